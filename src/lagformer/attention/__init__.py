@@ -1,0 +1,1 @@
+"""The attention mathematics: dense definitions, feature maps, linear-time forms and modules."""

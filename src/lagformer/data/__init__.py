@@ -1,0 +1,1 @@
+"""Recordings in, one validated ``Collection`` out; the audit and the augmentations."""
