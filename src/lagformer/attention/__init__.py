@@ -1,1 +1,19 @@
 """The attention mathematics: dense definitions, feature maps, linear-time forms and modules."""
+
+from lagformer.attention import reference
+from lagformer.attention.feature_maps import FeatureMap, feature_map, feature_map_names
+from lagformer.attention.linear import linear_attention, softmax_attention
+from lagformer.attention.modules import LinearAttention, RelativeLinearAttention
+from lagformer.attention.relative import relative_linear_attention
+
+__all__ = [
+    "FeatureMap",
+    "LinearAttention",
+    "RelativeLinearAttention",
+    "feature_map",
+    "feature_map_names",
+    "linear_attention",
+    "reference",
+    "relative_linear_attention",
+    "softmax_attention",
+]
