@@ -21,6 +21,14 @@ Series = Float64[np.ndarray, "C L"]
 _TRANSPOSED_RATIO = 10
 
 
+class SeriesError(ValueError):
+    """A fault of one series; its ``index`` lets a file reader name the line."""
+
+    def __init__(self, message: str, index: int = -1) -> None:
+        super().__init__(message)
+        self.index = index
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Collection:
     """n series of C channels, padded to a common length L.
@@ -209,7 +217,7 @@ def _padded(
         filled = _interpolated(s, i) if missing == "interpolate" else s
         real = ~np.isnan(filled).any(axis=0)
         if not real.any():
-            raise ValueError(f"Series {i} has no real time step (it is empty or only NaN).")
+            raise SeriesError(f"Series {i} has no real time step (it is empty or only NaN).", i)
         values[i, :, : s.shape[1]] = np.where(real, filled, 0.0)
         mask[i, : s.shape[1]] = real
     return values, mask
@@ -228,9 +236,10 @@ def _refuse_values(series: list[Series], is_bad: np.ufunc, word: str, cure: str)
         return
     first = next(i for i, count in enumerate(counts) if count)
     channel, time = np.argwhere(is_bad(series[first]))[0]
-    raise ValueError(
+    raise SeriesError(
         f"Input X contains {word}: {sum(counts)} value(s), the first in series {first}, "
-        f"channel {channel}, time {time}. {cure}"
+        f"channel {channel}, time {time}. {cure}",
+        first,
     )
 
 
@@ -241,7 +250,9 @@ def _interpolated(series: Series, index: int) -> Series:
     for channel, row in enumerate(filled):
         known = ~np.isnan(row)
         if not known.any():
-            raise ValueError(f"Series {index} has only NaN in channel {channel}: no interpolation.")
+            raise SeriesError(
+                f"Series {index} has only NaN in channel {channel}: nothing to interpolate.", index
+            )
         row[~known] = np.interp(time[~known], time[known], row[known])
     return filled
 
