@@ -6,6 +6,15 @@ import torch
 from torch import Tensor
 
 
+def broadcast_batch(*tensors: Tensor) -> torch.Size:
+    """The common leading dimensions of (..., time, width) tensors."""
+    return _broadcast(*(x.shape[:-2] for x in tensors))
+
+
+def _broadcast(*shapes: torch.Size) -> torch.Size:
+    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
 def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_mask: Tensor | None) -> None:
     """Raise ValueError, naming the shapes, unless q (…,T,d), k (…,S,d), v (…,S,c) fit together."""
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
@@ -29,8 +38,8 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_mask: Tensor
                 f"key_mask {tuple(key_mask.shape)} does not end in the keys of {shapes}"
             )
     try:
-        mask_shape = key_mask.shape[:-1] if key_mask is not None else ()
-        torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2], mask_shape)
+        mask_shape = key_mask.shape[:-1] if key_mask is not None else torch.Size()
+        _broadcast(q.shape[:-2], k.shape[:-2], v.shape[:-2], mask_shape)
     except RuntimeError:
         mask = "" if key_mask is None else f", key_mask {tuple(key_mask.shape)}"
         raise ValueError(f"leading dimensions do not broadcast: {shapes}{mask}") from None
@@ -54,7 +63,7 @@ def check_lags(lags: Tensor, q: Tensor, batch: torch.Size, *, ndim: int, name: s
     if lags.dtype != q.dtype:
         raise ValueError(f"{name} and q differ in type: {lags.dtype}, {q.dtype}")
     try:
-        torch.broadcast_shapes(lags.shape[:-ndim], batch)
+        _broadcast(lags.shape[:-ndim], batch)
     except RuntimeError:
         raise ValueError(
             f"leading dimensions do not broadcast: {name} {tuple(lags.shape)}, batch {tuple(batch)}"

@@ -87,7 +87,7 @@ def content_sums(
     numerators, denominators = [], []
     state = v.new_zeros(*v.shape[:-2], phi_k.shape[-1], v.shape[-1])
     total = torch.zeros_like(phi_k[..., :1, :]).sum(dim=-2)
-    for start in range(0, phi_q.shape[-2], chunk):
+    for start in range(0, max(phi_q.shape[-2], 1), chunk):
         here = slice(start, start + chunk)
         a, b, w = phi_q[..., here, :], phi_k[..., here, :], v[..., here, :]
         scores = (a @ b.transpose(-1, -2)).tril()
@@ -95,8 +95,4 @@ def content_sums(
         denominators.append(scores.sum(dim=-1) + (a @ total.unsqueeze(-1)).squeeze(-1))
         state = state + b.transpose(-1, -2) @ w
         total = total + b.sum(dim=-2)
-    if not numerators:
-        batch = torch.broadcast_shapes(phi_q.shape[:-2], phi_k.shape[:-2], v.shape[:-2])
-        empty = v.new_zeros(*batch, 0, v.shape[-1])
-        return empty, empty.sum(dim=-1)
     return torch.cat(numerators, dim=-2), torch.cat(denominators, dim=-1)

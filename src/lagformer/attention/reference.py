@@ -90,7 +90,7 @@ def lag_index(T: int, S: int, max_lag: int, device: torch.device | None = None) 
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None
 ) -> Tensor:
-    """softmax(QKᵀ/√d) V (Vaswani et al. 2017, eq. 1); q (..., T, d), k (..., S, d), v (..., S, c)."""
+    """softmax(QKᵀ/√d) V (Vaswani et al. 2017, eq. 1); q (…,T,d), k (…,S,d), v (…,S,c)."""
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
     if causal:
@@ -151,7 +151,7 @@ def toeplitz_linear_attention(
     causal: bool = False,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """sim(i,j) = φ(q_i)ᵀφ(k_j)·w_m (Luo et al. 2021, eq. 7), m = clamp(j-i, -R, R); weights (..., 2R+1)."""
+    """sim(i,j) = φ(q_i)ᵀφ(k_j)·w_m, m = clamp(j-i, -R, R); weights (…,2R+1) (Luo et al. 2021)."""
     phi = _phi(feature_map)
     if key_mask is not None:
         k = torch.where(key_mask.unsqueeze(-1), k, torch.zeros_like(k))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagformer.attention.checks import check_lags, check_qkv
+from lagformer.attention.checks import broadcast_batch, check_lags, check_qkv
 from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, resolve
+from lagformer.attention.lag_form import lag_sums
 from lagformer.attention.linear import content_sums, normalise
 
 METHODS = ("auto", "dense", "block", "fft", "band")
@@ -24,31 +26,178 @@ def relative_linear_attention(
     key_mask: Bool[Tensor, "*batch S"] | None = None,
     method: str = "auto",
 ) -> Float[Tensor, "*batch T c"]:
-    """sim(i,j) = φ(q_i)ᵀφ(k_j) + φ(q_i)ᵀφ(r_m), m = clamp(j - i, -R, R)."""
+    """Average of v with sim(i,j) = φ(q_i)ᵀφ(k_j) + φ(q_i)ᵀφ(r_m), m = clamp(j - i, -R, R).
+
+    o_i = φ(q_i)ᵀ(φ(K)ᵀV + S_i) / φ(q_i)ᵀ(φ(K)ᵀ1 + s_i), where S_i = Σ_j φ(r_m) v_jᵀ is a
+    correlation along time and s_i = Σ_j φ(r_m) a window sum over lags. The sum of two positive
+    kernels keeps relative positions (Shaw et al. 2018) linear (Katharopoulos et al. 2020).
+
+    Args:
+        q, k, v: any number of leading dimensions, none included, which broadcast; T ≠ S allowed
+            when not causal.
+        lags: r_{-R} … r_R, M = 2R + 1 odd. R = T - 1 is the full table; a shorter one makes the
+            cost O(T·R) at most; a longer one serves shorter series with its middle.
+        feature_map: a name, a FeatureMap or function, or a pair (for queries; for keys and lags).
+        causal: query i sees keys j ≤ i only.
+        key_mask: True = a real position. Masked keys leave numerator and denominator.
+        method: how S is summed. "dense": every pair, O(T²) memory, for checking; "block": direct,
+            in blocks, time O(T²(l + c)); "band": direct within |lag| < R and running sums beyond,
+            O(T·R(l + c)); "fft": O(l c T log T); "auto": the quickest, by the shapes alone. All
+            give the same numbers.
+
+    A row without any weight gives zeros. Half types are summed in float32 and cast at the end.
+    Raises ValueError for shapes or types that do not fit, an even M or an unknown method.
+    """
     check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-    check_lags(lags, q, batch, ndim=2, name="lags")
+    check_lags(lags, q, broadcast_batch(q, k, v), ndim=2, name="lags")
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
     phi_query, phi_key = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
-    phi_q, phi_k, phi_r = (
-        f(x.to(dtype)) for f, x in ((phi_query, q), (phi_key, k), (phi_key, lags))
-    )
-    value = v.to(dtype)
-    one = value.new_ones(value.shape[:-1])
+    phi_q, phi_k = phi_query(q.to(dtype)), phi_key(k.to(dtype))
+    phi_r, value = phi_key(lags.to(dtype)), v.to(dtype)
     if key_mask is not None:
         phi_k = phi_k.masked_fill(~key_mask.unsqueeze(-1), 0)
         value = value.masked_fill(~key_mask.unsqueeze(-1), 0)
-        one = one.masked_fill(~key_mask, 0)
     numerator, denominator = content_sums(phi_q, phi_k, value, causal=causal)
-    T, S, R = q.shape[-2], k.shape[-2], (lags.shape[-2] - 1) // 2
-    offset = torch.arange(S, device=q.device) - torch.arange(T, device=q.device).unsqueeze(1)
-    scores = (phi_q @ phi_r.transpose(-1, -2)).gather(
-        -1, (offset.clamp(-R, R) + R).expand(*batch, T, S)
-    )
-    if causal:
-        scores = scores.tril()
-    numerator = numerator + scores @ value
-    denominator = denominator + (scores @ one.unsqueeze(-1)).squeeze(-1)
-    return normalise(numerator, denominator).to(q.dtype)
+    if method == "auto":
+        method = choose_method(
+            q.shape[-2], k.shape[-2], lags.shape[-2] // 2, phi_q.shape[-1], v.shape[-1], causal
+        )
+    if key_mask is None:
+        lag_numerator = _lag_numerator(phi_q, phi_r, value, causal, method)
+        window = lag_window_sums(phi_r, q.shape[-2], k.shape[-2], causal)
+        lag_denominator = (phi_q * window).sum(dim=-1)
+    else:  # the mask as one more value: what it sums to is the denominator
+        one = key_mask.to(dtype).unsqueeze(-1).expand(*value.shape[:-1], 1)
+        sums = _lag_numerator(phi_q, phi_r, torch.cat([value, one], dim=-1), causal, method)
+        lag_numerator, lag_denominator = sums[..., :-1], sums[..., -1]
+    return normalise(numerator + lag_numerator, denominator + lag_denominator).to(q.dtype)
+
+
+def choose_method(T: int, S: int, R: int, l: int, c: int, causal: bool) -> str:
+    """The quickest exact method for these shapes; the rule's constants are from benchmarks/."""
+    reach = R + 32 if causal else 2 * R + 32
+    if reach < S // 2:
+        S, near = reach, "band"
+    else:
+        S, near = (S // 2 if causal else S), "block"
+    direct = S * (l + c)
+    length = T + S
+    return "fft" if near == "block" and direct > 2.4 * l * c * length.bit_length() else near
+
+
+def _table(phi_r: Tensor, past: int, future: int) -> Tensor:
+    """Rows of φ(r) for the lags -past … future, (…, past + 1 + future, l), by the clamp rule."""
+    R = phi_r.shape[-2] // 2
+    inner = phi_r[..., max(R - past, 0) : R + future + 1, :]
+
+    def repeat(row: Tensor, n: int) -> Tensor:
+        return row.expand(*row.shape[:-2], n, row.shape[-1])
+
+    if past <= R and future <= R:
+        return inner
+    left = repeat(phi_r[..., :1, :], max(past - R, 0))
+    right = repeat(phi_r[..., -1:, :], max(future - R, 0))
+    return torch.cat([left, inner, right], dim=-2)
+
+
+def _lag_numerator(
+    phi_q: Tensor, phi_r: Tensor, value: Tensor, causal: bool, method: str
+) -> Tensor:
+    """Σ_j φ(q_i)ᵀφ(r_m) v_j, (…, T, c)."""
+    T, S = phi_q.shape[-2], value.shape[-2]
+    if method == "dense":
+        R = phi_r.shape[-2] // 2
+        i = torch.arange(T, device=phi_q.device).unsqueeze(1)
+        lag = (torch.arange(S, device=phi_q.device) - i).clamp(-R, R)
+        scores = phi_q @ phi_r.transpose(-1, -2)
+        scores = scores.gather(-1, (lag + R).expand(*scores.shape[:-2], T, S))
+        return (scores.tril() if causal else scores) @ value
+    if method == "band":
+        return _band_numerator(phi_q, phi_r, value, causal)
+    past, future = max(T - 1, 0), 0 if causal else max(S - 1, 0)
+    table = _table(phi_r, past, future)
+    if causal and method == "fft":
+        return _causal_fft_numerator(phi_q, table, value)
+    return lag_sums(phi_q, table, value, past, method=method)
+
+
+def _causal_fft_numerator(phi_q: Tensor, table: Tensor, value: Tensor, base: int = 256) -> Tensor:
+    """Divide and conquer: blocks of ``base`` directly; then, for every doubling, the queries of
+    each second half and the keys of its first half by FFT, so that no key's rounding (nor NaN)
+    can reach a query before it. ``table`` holds the lags -(T-1) … 0.
+    """
+    T = phi_q.shape[-2]
+    halvings = max(0, (-(-T // base) - 1).bit_length())
+    margin = (0, 0, 0, (base << halvings) - T)
+    padded_table = F.pad(table, (0, 0, margin[-1], 0))
+    a, v = (F.pad(x, margin).unflatten(-2, [-1, base]) for x in (phi_q, value))
+    near = padded_table[..., -base:, :].unsqueeze(-3)
+    total = lag_sums(a, near, v, base - 1, method="block")
+    for level in range(halvings):
+        half = base << level
+        pairs = [x.flatten(-3, -2).unflatten(-2, (-1, 2, half)) for x in (a, v)]
+        # Query i of the second half and key j of the first: lag j - i - half.
+        across = padded_table[..., -2 * half : -1, :].unsqueeze(-3)
+        far = lag_sums(
+            pairs[0][..., 1, :, :], across, pairs[1][..., 0, :, :], half - 1, method="fft"
+        )
+        far = torch.stack([torch.zeros_like(far), far], dim=-3)
+        total = total + far.flatten(-4, -2).unflatten(-2, (-1, base))
+    return total.flatten(-3, -2)[..., :T, :]
+
+
+def _band_numerator(phi_q: Tensor, phi_r: Tensor, value: Tensor, causal: bool) -> Tensor:
+    """Lags nearer than R by blocks; the rest share r_{-R} or r_R, so running sums of v do."""
+    T, S = phi_q.shape[-2], value.shape[-2]
+    R = max(phi_r.shape[-2] // 2, 1)
+    past, future = R - 1, 0 if causal else R - 1
+    near = lag_sums(phi_q, _table(phi_r, past, future), value, past, method="block")
+    before = _shifted(value.cumsum(dim=-2), R, T)  # Σ_{j ≤ i-R} v_j
+    far = (phi_q @ phi_r[..., :1, :].transpose(-1, -2)) * before
+    if not causal:
+        # Σ_{j ≥ i+R} v_j, as the running sum from the end
+        after = _shifted(value.flip(-2).cumsum(dim=-2), R + T - S, T).flip(-2)
+        far = far + (phi_q @ phi_r[..., -1:, :].transpose(-1, -2)) * after
+    return near + far
+
+
+def _shifted(running: Tensor, shift: int, T: int) -> Tensor:
+    """Rows running[i - shift] for i = 0 … T-1: zeros before the first, the last one after it."""
+    S = running.shape[-2]
+    zeros, after = min(max(shift, 0), T), max(T - shift - S, 0)
+    middle = running[..., max(-shift, 0) : max(T - shift, 0), :]
+    last = running[..., -1:, :] if S else middle.new_zeros(*middle.shape[:-2], 1, middle.shape[-1])
+    middle = F.pad(middle, (0, 0, zeros, 0))
+    missing = T - middle.shape[-2]
+    if after and missing:
+        middle = torch.cat([middle, last.expand(*last.shape[:-2], missing, last.shape[-1])], -2)
+    return middle
+
+
+def lag_window_sums(phi_r: Tensor, T: int, S: int, causal: bool) -> Tensor:
+    """s_i = Σ_j φ(r_m), (…, T, l), from running sums along the table: O(T l).
+
+    They run outwards from lag 0, so that a query's two sides add up: differences, which cancel,
+    are left to queries beyond the last key.
+    """
+    R = phi_r.shape[-2] // 2
+    # The table is small: float64 makes its sums exact (there is none on MPS).
+    wide = phi_r if phi_r.device.type == "mps" else phi_r.double()
+    i = torch.arange(T, device=phi_r.device)
+    past = wide[..., : R + 1, :].flip(-2)
+    sums = _running(past, i + 1)
+    if not causal:
+        future = wide[..., R + 1 :, :] if R else past
+        sums = sums + _running(future, (S - 1 - i).clamp(min=0))
+        if T > S:
+            sums = sums - _running(past, (i + 1 - S).clamp(min=0))
+    return sums.to(phi_r.dtype)
+
+
+def _running(rows: Tensor, n: Tensor) -> Tensor:
+    """Sum of the first n rows, for every n; the last row goes on for ever."""
+    running = F.pad(rows.cumsum(dim=-2), (0, 0, 1, 0))
+    beyond = (n - rows.shape[-2]).clamp(min=0).unsqueeze(-1)
+    return running.index_select(-2, n.clamp(max=rows.shape[-2])) + beyond * rows[..., -1:, :]
