@@ -1,0 +1,323 @@
+"""The training loop: short, quick, deterministic, and exactly resumable.
+
+Every epoch draws its randomness (order, augmentation, dropout) from generators seeded by
+(seed, epoch). An epoch is therefore a function of the state before it, and a checkpoint needs no
+generator's state.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from sklearn.metrics import f1_score
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lagformer.data import amplitude, circular_shift
+from lagformer.model import Lagformer
+from lagformer.training.checkpoint import digest, load_checkpoint, save_checkpoint
+from lagformer.training.history import EpochRecord, append_history, write_history
+
+OnEpoch = Callable[[EpochRecord], None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train; the defaults are the `olympiad` recipe.
+
+    AdamW with a one-cycle learning rate that peaks at `learning_rate`, cross-entropy with label
+    smoothing, gradients clipped at norm `clip_norm`; each series is shifted circularly by a random
+    amount and multiplied by a factor drawn from `amplitude` (None: left alone).
+    Raises ValueError for values out of range.
+    """
+
+    epochs: int = 80
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    label_smoothing: float = 0.05
+    clip_norm: float = 1.0
+    shift: bool = True
+    amplitude: tuple[float, float] | None = (0.8, 1.2)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be an integer ≥ 1, got {value!r}")
+        for name in ("learning_rate", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay!r}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing!r}")
+        if self.amplitude is not None and not 0 < self.amplitude[0] <= self.amplitude[1]:
+            raise ValueError(f"amplitude must be 0 < low ≤ high, got {self.amplitude!r}")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled series as tensors: what the loop reads."""
+
+    values: Float[Tensor, "n C L"]
+    targets: Int[Tensor, " n"]
+    """Class indices from 0."""
+    mask: Bool[Tensor, "n L"] | None = None
+    """True = a real sample; None: all are."""
+    weights: Float[Tensor, " n"] | None = None
+    """Importance of each series in the loss; only their proportions count. None: equal."""
+
+    def __post_init__(self) -> None:
+        if len(self.values) == 0 or len(self.targets) != len(self.values):
+            raise ValueError(f"{len(self.values)} series but {len(self.targets)} targets")
+        w = self.weights
+        if w is not None and not (w.shape == self.targets.shape and (w >= 0).all() and w.sum() > 0):
+            raise ValueError("weights must be one per series, not negative, not all zero")
+
+
+def fit(
+    model: Lagformer,
+    train: Examples,
+    recipe: Recipe,
+    *,
+    seed: int,
+    validation: Examples | None = None,
+    folder: Path | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> list[EpochRecord]:
+    """Train `model` in place, on the device it lies on, and return the record of every epoch.
+
+    With `validation`, macro F1 is taken after each epoch and the model ends with the weights of
+    the best epoch (ties: lower loss, then the earlier), not of the last. With `folder`, each epoch
+    ends in an atomic checkpoint there and a line in `history.jsonl`; calling again with the same
+    arguments continues after the last whole epoch and ends with the same bits as a run that was
+    never interrupted. `on_epoch` is called after each epoch's checkpoint is safe.
+
+    The global random state is left as it was. Raises ValueError for a damaged checkpoint, one that
+    belongs to another run (nothing is overwritten), or a loss that is no longer finite.
+    """
+    device = model.head.weight.device
+    run = _Run(model, recipe, train, validation, seed, folder)
+    data = _on(train, device, model.head.weight.dtype)
+    held_out = None if validation is None else _on(validation, device, model.head.weight.dtype)
+    for epoch in range(len(run.history) + 1, recipe.epochs + 1):
+        began = time.perf_counter()
+        generator = torch.Generator().manual_seed(_mixed(seed, epoch, 1))
+        with seeded(seed, epoch, device=device):  # for dropout
+            loss = _train_epoch(run, data, generator)
+        if not np.isfinite(loss):
+            raise ValueError(f"the loss is {loss} in epoch {epoch}; lower the learning rate")
+        rate = float(run.scheduler.get_last_lr()[0])
+        record = EpochRecord(epoch=epoch, train_loss=loss, learning_rate=rate)
+        if held_out is not None:
+            _validate(run, held_out, record)
+        record["seconds"] = time.perf_counter() - began
+        run.finish_epoch(record)
+        if on_epoch is not None:
+            on_epoch(record)
+    if run.best:
+        model.load_state_dict(run.best)
+    model.eval()
+    return run.history
+
+
+@torch.no_grad()
+def predict_logits(
+    model: Lagformer,
+    values: Float[Tensor, "n C L"],
+    mask: Bool[Tensor, "n L"] | None = None,
+    *,
+    batch_size: int = 256,
+) -> Float[Tensor, "n classes"]:
+    """Return logits on the CPU, batch by batch, without dropout; the model's mode is kept."""
+    device, was_training = model.head.weight.device, model.training
+    model.eval()
+    logits = []
+    for start in range(0, len(values), batch_size):
+        part = slice(start, start + batch_size)
+        x = values[part].to(device)
+        logits.append(model(x, None if mask is None else mask[part].to(device)).cpu())
+    model.train(was_training)
+    return torch.cat(logits)
+
+
+@contextmanager
+def seeded(*seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Run torch's global generators from `seed`, then put their states back.
+
+    Dropout and the initialisers of `torch.nn` can draw from no other generator.
+    """
+    device = torch.device(device)
+    cuda = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+    mps_state = torch.mps.get_rng_state() if device.type == "mps" else None
+    with torch.random.fork_rng(cuda):
+        torch.manual_seed(_mixed(*seed))
+        try:
+            yield
+        finally:
+            if mps_state is not None:
+                torch.mps.set_rng_state(mps_state)
+
+
+def _mixed(*seed: int) -> int:
+    """Return 64 well mixed bits of several non-negative integers."""
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
+
+
+class _Run:
+    """Everything that changes while training: model, optimiser, schedule, history, best weights."""
+
+    def __init__(
+        self,
+        model: Lagformer,
+        recipe: Recipe,
+        train: Examples,
+        validation: Examples | None,
+        seed: int,
+        folder: Path | None,
+    ) -> None:
+        self.model, self.recipe, self.folder = model, recipe, folder
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
+        steps = -(-len(train.targets) // recipe.batch_size) * recipe.epochs
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, max_lr=recipe.learning_rate, total_steps=steps
+        )
+        self.history: list[EpochRecord] = []
+        self.best: dict[str, Tensor] = {}
+        self.best_score: list[float] = []
+        if folder is not None:
+            tensors = _tensors("train", train) | _tensors("validation", validation)
+            tensors |= _prefixed("model", model.state_dict())  # the initial weights
+            settings = [model.config.to_json(), json.dumps(asdict(recipe)), str(seed)]
+            self.fingerprint = digest(tensors, *settings)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._resume(folder)
+
+    def finish_epoch(self, record: EpochRecord) -> None:
+        """Add the record to the history, on disk too."""
+        self.history.append(record)
+        if self.folder is None:
+            return
+        append_history(self.folder / "history.jsonl", record)
+        optimizer = self.optimizer.state_dict()
+        tensors = _prefixed("model", self.model.state_dict()) | _prefixed("best", self.best)
+        for index, moments in optimizer["state"].items():
+            tensors |= _prefixed(f"optimizer.{index}", moments)
+        state = {
+            "fingerprint": self.fingerprint,
+            "history": self.history,
+            "best_score": self.best_score,
+            "param_groups": optimizer["param_groups"],
+            "scheduler": self.scheduler.state_dict(),
+        }
+        save_checkpoint(self.folder / "checkpoint.safetensors", tensors, state)
+
+    def _resume(self, folder: Path) -> None:
+        """Take up the checkpoint of `folder`, if there is one, and cut the history to match."""
+        path = folder / "checkpoint.safetensors"
+        if path.exists():
+            tensors, state = load_checkpoint(path)
+            if state.get("fingerprint") != self.fingerprint:
+                raise ValueError(
+                    f"{path} belongs to another run (other data, seed or settings); "
+                    "choose another folder or remove it"
+                )
+            self.model.load_state_dict(_under("model", tensors))
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, tensor in _under("optimizer", tensors).items():
+                index, key = name.split(".")
+                moments.setdefault(int(index), {})[key] = tensor
+            self.optimizer.load_state_dict(
+                {"state": moments, "param_groups": state["param_groups"]}
+            )
+            self.scheduler.load_state_dict(state["scheduler"])
+            self.best = _under("best", tensors)
+            self.best_score = state["best_score"]
+            self.history = state["history"]
+        write_history(folder / "history.jsonl", self.history)
+
+
+def _train_epoch(run: _Run, data: Examples, generator: torch.Generator) -> float:
+    """Take one pass over the data; return the mean loss."""
+    model, recipe = run.model.train(), run.recipe
+    device = data.values.device
+    weights = None if data.weights is None else data.weights / data.weights.mean()
+    total = torch.zeros((), device=device)
+    order = torch.randperm(len(data.targets), generator=generator).to(device)
+    for index in torch.split(order, recipe.batch_size):
+        x = data.values[index]
+        mask = None if data.mask is None else data.mask[index]
+        if recipe.shift:
+            x = circular_shift(x, generator, mask)
+        if recipe.amplitude is not None:
+            x = amplitude(x, generator, *recipe.amplitude)
+        losses = cross_entropy(
+            model(x, mask),
+            data.targets[index],
+            label_smoothing=recipe.label_smoothing,
+            reduction="none",
+        )
+        loss = (losses if weights is None else losses * weights[index]).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        run.scheduler.step()
+        total += loss.detach() * len(index)  # no .item() here: it would wait for the device
+    return float(total / len(data.targets))
+
+
+def _validate(run: _Run, held_out: Examples, record: EpochRecord) -> None:
+    """Score the model, note it in the record, keep the weights if they are the best so far."""
+    logits = predict_logits(run.model, held_out.values, held_out.mask).double()
+    targets = held_out.targets.cpu()
+    losses = cross_entropy(logits, targets, reduction="none").numpy()
+    weights = None if held_out.weights is None else held_out.weights.cpu().numpy()
+    predicted = logits.argmax(dim=1).numpy()
+    record["validation_loss"] = float(np.average(losses, weights=weights))
+    record["validation_macro_f1"] = float(
+        f1_score(targets.numpy(), predicted, average="macro", sample_weight=weights)
+    )
+    score = [record["validation_macro_f1"], -record["validation_loss"]]
+    if score > run.best_score:  # lists compare element by element
+        run.best_score = score
+        run.best = {name: t.detach().clone() for name, t in run.model.state_dict().items()}
+
+
+def _on(examples: Examples, device: torch.device, dtype: torch.dtype) -> Examples:
+    """Move examples to the model once; a mask that hides nothing is dropped."""
+    mask = examples.mask
+    return Examples(
+        examples.values.to(device, dtype),
+        examples.targets.to(device),
+        None if mask is None or mask.all() else mask.to(device),
+        None if examples.weights is None else examples.weights.to(device, dtype),
+    )
+
+
+def _tensors(prefix: str, examples: Examples | None) -> dict[str, Tensor]:
+    held = {} if examples is None else vars(examples)
+    return {f"{prefix}.{name}": t for name, t in held.items() if t is not None}
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    start = prefix + "."
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
