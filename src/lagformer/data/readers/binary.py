@@ -32,7 +32,7 @@ def read_npz(path: Path) -> Raw:
 
     ``mask`` (n, L), False where a step is missing, and ``names`` (n,) are heeded where present.
     """
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as arrays:
         place = Place(str(path))
         series_key = _key(arrays.files, _NPZ_SERIES, place)
         labels_key = _key(arrays.files, _NPZ_LABELS, place)
@@ -67,7 +67,7 @@ def whole_labels(labels: NDArray[Any]) -> NDArray[Any]:
 
 def read_parquet(path: Path, label: str | int | None = None) -> Raw:
     """Read a wide or long table, or one row a series with its channels in columns of lists."""
-    with pa.parquet.ParquetFile(path) as file:
+    with pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
         table = file.read(use_threads=False)
     place = Place(str(path))
     table = table.combine_chunks()

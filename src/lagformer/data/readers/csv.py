@@ -110,21 +110,19 @@ def _is_text(cell: str) -> bool:
 def _is_header(row: list[str], place: Place) -> bool:
     """Whether the first row names the columns.
 
-    It does if it holds text and no numbers but a count 0, 1, ... or 1, 2, ..., or text that is one
-    of the known column names (single letters aside: "y" may be a label). A count alone could
-    also be a series.
+    It does if it holds text alone, or a known column name (a lone "y" or "t" beside numbers is a
+    label, unless the numbers count 0, 1, 2, ... or 1, 2, 3, ...). Other rows that count are
+    refused: they could be column numbers or a series.
     """
-    texts = [cell.strip().lower() for cell in row if _is_text(cell)]
+    texts = {cell.strip().lower() for cell in row if _is_text(cell)}
     rest = [cell.strip() for cell in row if not _is_text(cell) and cell.strip()]
-    counts = rest in ([str(i + start) for i in range(len(rest))] for start in (0, 1))
-    if not texts:
-        if counts and len(rest) > 2:
-            raise place.error(
-                "a header of column numbers, or a series that counts? Name the columns t0,t1,..."
-            )
-        return False
-    names = LABEL_NAMES | ID_NAMES | TIME_NAMES
-    return counts or any(text in names and len(text) > 1 for text in texts)
+    known = texts & (LABEL_NAMES | ID_NAMES | TIME_NAMES)
+    counts = len(rest) > 2 and rest in ([str(i + k) for i in range(len(rest))] for k in (0, 1))
+    if counts and not known:
+        raise place.error(
+            "a header of column numbers, or a series that counts? Name the columns t0,t1,..."
+        )
+    return (bool(texts) and not rest) or counts or any(len(name) > 1 for name in known)
 
 
 def _time(field: str, place: Place) -> int | float:

@@ -33,6 +33,8 @@ TIME_NAMES = frozenset(
 # The row index pandas writes unless told not to: neither a sample nor a name. Beside an id column
 # "index" is the time.
 _INDEX_NAMES = frozenset({"", "unnamed: 0", "__index_level_0__", "index"})
+# A bare table with fewer columns, and this many times more rows, is more likely one recording.
+_SHORT = 10
 _DIMENSION_NAMES = frozenset({"dim", "dim_id", "dimension", "channel"})
 
 
@@ -45,6 +47,11 @@ class Roles:
     label: int | None = None
     id: int | None = None
     time: int | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether anything but samples tells what a row is."""
+        return not self.label is self.id is self.time is None
 
 
 def roles_of(
@@ -142,6 +149,12 @@ def series_of(
     """Assemble the rows of any layout into series; ``name`` names a recording."""
     lines = [rows.place(i).line or 0 for i in range(len(rows.samples))]
     if roles.layout == "wide":
+        steps = len(roles.samples)
+        if not roles.has_keys and steps < _SHORT <= len(lines) // steps:
+            raise rows.place(0).error(
+                f"{len(lines)} rows of {steps} columns: is a row a series or a time step? "
+                f"Add a column named label or id (series) or time (time steps)."
+            )
         if rows.ids is not None:
             _refuse_repeated_ids(rows.ids, rows.place)
         labels = None if rows.labels is None else labels_array(rows.labels)

@@ -29,6 +29,8 @@ def read_tsv(path: Path) -> Raw:
     for number, line in lines_of(path):
         place = Place(str(path), number)
         label, *fields = line.split("\t")
+        if not fields:
+            raise place.error("one field alone: values follow the label, separated by tabs.")
         labels.append(label_of(label, place))
         widths.append(len(fields))
         while fields and not fields[-1].strip():
@@ -42,6 +44,6 @@ def read_tsv(path: Path) -> Raw:
         if width < len(series[longest]):
             raise Place(str(path), numbered[i]).error(
                 f"{width} value(s), but line {numbered[longest]} has {len(series[longest])}. "
-                f"Pad shorter series with NaN; values are separated by tabs."
+                f"Pad shorter series with NaN."
             )
     return Raw(series, labels_of(labels), lines=numbered)
