@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from lagformer.data.audit_repeats import repeats
 from lagformer.data.audit_report import AuditReport, Finding
 from lagformer.data.audit_separation import separation
@@ -23,8 +25,9 @@ def audit(train: Collection, test: Collection | None = None, *, seed: int = 0) -
         seed: decides folds and noise; the same seed gives the same report.
 
     Returns:
-        The report; its verdict is ``"leak"`` if a trivial artefact of the recording tells the
-        classes apart nearly perfectly, or if the test split repeats measured training series.
+        The report, named after the file or data set ``train`` came from. Its verdict is ``"leak"``
+        if a trivial artefact of the recording tells the classes apart nearly perfectly, or if the
+        test split repeats measured training series.
 
     Raises:
         ValueError: if a split is empty or the two have different numbers of channels.
@@ -39,4 +42,4 @@ def audit(train: Collection, test: Collection | None = None, *, seed: int = 0) -
             f"{test.values.shape[1]}: audit splits of one data set."
         )
     findings = [*separation(train, seed), *repeats(train, test), *splits(train, test)]
-    return AuditReport(train.source, tuple(findings))
+    return AuditReport(PurePath(train.source).stem.removesuffix("_TRAIN"), tuple(findings))

@@ -10,6 +10,7 @@ k-th distance. The e used makes this chance 0.05 over all n series together.
 from __future__ import annotations
 
 from collections import defaultdict
+from hashlib import blake2b
 from math import log
 from typing import Any
 
@@ -53,10 +54,11 @@ def repeats(train: Collection, test: Collection | None) -> list[Finding]:
     """
     splits = [train] if test is None else [train, test]
     values, mask = _pooled(splits)
-    names = [name for split in splits for name in split.names]
+    names = [f"train {name}" for name in train.names]
+    names += [f"test {name}" for name in test.names] if test is not None else []
     by_content = defaultdict(list)
     for i in range(len(values)):
-        by_content[values[i].tobytes() + mask[i].tobytes()].append(i)
+        by_content[blake2b(values[i].tobytes() + mask[i].tobytes()).digest()].append(i)
     groups = list(by_content.values())
     first = np.array([group[0] for group in groups])
     near = [

@@ -84,7 +84,7 @@ def quantisation_step(x: Series) -> PerSeries:
 def _on_lattice(gaps: Series, step: PerSeries) -> Bool[np.ndarray, " n"]:
     """Tell whether nearly all of a series' gaps, two at least, are multiples of its step."""
     multiples = gaps / step[:, None]
-    near = np.abs(multiples - np.round(multiples)) < _STEP_TOLERANCE
+    near = np.abs(multiples - np.maximum(np.round(multiples), 1)) < _STEP_TOLERANCE
     count = (~np.isnan(gaps)).sum(axis=1)
     on_lattice: Bool[np.ndarray, " n"] = near.sum(axis=1) >= _LATTICE_SHARE * np.maximum(count, 2)
     return on_lattice
