@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from lagformer.data.audit_overlaps import overlaps
 from lagformer.data.audit_repeats import repeats
 from lagformer.data.audit_report import AuditReport, Finding
 from lagformer.data.audit_separation import separation
@@ -27,7 +28,7 @@ def audit(train: Collection, test: Collection | None = None, *, seed: int = 0) -
     Returns:
         The report, named after the file or data set ``train`` came from. Its verdict is ``"leak"``
         if a trivial artefact of the recording tells the classes apart nearly perfectly, or if the
-        test split repeats measured training series.
+        test split holds training series or the better part of one.
 
     Raises:
         ValueError: if a split is empty or the two have different numbers of channels.
@@ -41,5 +42,10 @@ def audit(train: Collection, test: Collection | None = None, *, seed: int = 0) -
             f"The training split has {train.values.shape[1]} channels and the test split "
             f"{test.values.shape[1]}: audit splits of one data set."
         )
-    findings = [*separation(train, seed), *repeats(train, test), *splits(train, test)]
+    findings = [
+        *separation(train, seed),
+        *repeats(train, test),
+        overlaps(train, test),
+        *splits(train, test),
+    ]
     return AuditReport(PurePath(train.source).stem.removesuffix("_TRAIN"), tuple(findings))
