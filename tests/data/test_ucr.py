@@ -83,7 +83,8 @@ def test_own_folder_comes_first_then_the_cache_then_the_package(monkeypatch, tmp
 def test_half_a_split_is_not_offered(monkeypatch, tmp_path):
     (tmp_path / "Half_TRAIN.tsv").write_text("1\t1\n")
     monkeypatch.setenv("LAGFORMER_DATA", str(tmp_path))
-    assert "Half" not in available_ucr()
+    write(tmp_path / "elsewhere", "Stray")
+    assert not {"Half", "Stray"} & set(available_ucr())
 
 
 @pytest.mark.parametrize(

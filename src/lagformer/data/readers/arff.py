@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64
 
+from lagformer.data.readers.table import LABEL_NAMES
 from lagformer.data.readers.text import (
     Line,
     Place,
@@ -26,7 +27,6 @@ from lagformer.data.readers.text import (
 )
 
 _NUMERIC = frozenset({"numeric", "real", "integer"})
-_LABEL_NAMES = frozenset({"label", "class", "target", "y"})
 # A field: quoted with ' or " (a backslash escapes), or anything up to the next comma.
 _FIELD = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,'"]*))\s*(?:,|$)""")
 _ATTRIBUTE = re.compile(r"""@attribute\s+('[^']*'|"[^"]*"|\S+)\s+(.*)""", re.IGNORECASE)
@@ -108,15 +108,13 @@ def _attribute(line: str, place: Place) -> _Attribute:
 
 
 def _label_index(attributes: list[_Attribute], path: Path) -> int | None:
-    """The nominal attribute, else a last numeric one with a label's name, else None."""
+    """The nominal attribute, else the numeric one with a label's name, else None."""
     nominal = [i for i, attribute in enumerate(attributes) if attribute.kind == "nominal"]
-    if len(nominal) > 1:
-        raise Place(str(path)).error(f"{len(nominal)} nominal attributes: which is the class?")
-    if nominal:
-        return nominal[0]
-    if attributes and attributes[-1].name.lower() in _LABEL_NAMES:
-        return len(attributes) - 1
-    return None
+    named = [i for i, attribute in enumerate(attributes) if attribute.name.lower() in LABEL_NAMES]
+    candidates = nominal or named
+    if len(candidates) > 1:
+        raise Place(str(path)).error(f"{len(candidates)} attributes could each be the class.")
+    return candidates[0] if candidates else None
 
 
 def _fields(text: str, place: Place) -> list[str]:

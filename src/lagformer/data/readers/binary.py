@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,20 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from lagformer.data.readers.table import Rows, roles_of, series_of
-from lagformer.data.readers.text import Place, Raw, shown
+from lagformer.data.readers.text import LARGEST_WHOLE, Place, Raw, shown
 
-_NPZ_SERIES = ("X", "x", "values", "data")
-_NPZ_LABELS = ("y", "labels", "label", "target")
+_NPZ_KEYS = {
+    "X": ("X", "x", "values", "data"),
+    "y": ("y", "labels", "label", "target"),
+    "names": ("names",),
+    "mask": ("mask",),
+}
+_NPY_HEADER = 1 << 16  # more bytes than numpy accepts in a header
 
 
 def read_npy(path: Path) -> Raw:
     """Read one array: (L,) is one series, (n, L) and (n, C, L) as everywhere."""
-    array = np.lib.format.open_memmap(path, mode="r")  # never unpickles, never allocates
-    if array.offset + array.nbytes != path.stat().st_size:
-        raise Place(str(path)).error("more bytes than its header declares.")
+    array = _array(np.memmap(path, np.uint8, mode="r").data, Place(str(path)))
     return Raw(array[None] if array.ndim == 1 else array)
 
 
@@ -32,23 +37,48 @@ def read_npz(path: Path) -> Raw:
 
     ``mask`` (n, L), False where a step is missing, and ``names`` (n,) are heeded where present.
     """
-    with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as arrays:
-        place = Place(str(path))
-        series_key = _key(arrays.files, _NPZ_SERIES, place)
-        labels_key = _key(arrays.files, _NPZ_LABELS, place)
-        if series_key is None:
-            found = ", ".join(arrays.files[:10]) or "nothing"
-            raise place.error(f"no array named {' or '.join(_NPZ_SERIES)}; it holds {found}.")
-        series = arrays[series_key]
-        labels = None if labels_key is None else whole_labels(arrays[labels_key])
-        names = [str(name) for name in arrays["names"]] if "names" in arrays.files else None
-        if "mask" in arrays.files:
-            mask = arrays["mask"]
-            if mask.dtype != bool or mask.shape != (len(series), series.shape[-1]):
-                raise place.error(f"mask must be bool (n, L), got {mask.dtype} {mask.shape}.")
-            steps = mask[:, None, :] if series.ndim == 3 else mask
-            series = np.where(steps, series.astype(np.float64), np.nan)
-    return Raw(series, labels, names)
+    place = Place(str(path))
+    with zipfile.ZipFile(path) as archive:
+        keys = [name.removesuffix(".npy") for name in archive.namelist()]
+        arrays = {
+            role: _array(memoryview(archive.read(f"{key}.npy")), place)
+            for role, wanted in _NPZ_KEYS.items()
+            if (key := _key(keys, wanted, place)) is not None
+        }
+    if "X" not in arrays:
+        found = ", ".join(keys[:10]) or "nothing"
+        raise place.error(f"no array named {' or '.join(_NPZ_KEYS['X'])}; it holds {found}.")
+    series = arrays["X"]
+    labels, names, mask = (arrays.get(role) for role in ("y", "names", "mask"))
+    if mask is not None:
+        if mask.dtype != bool or mask.shape != (len(series), series.shape[-1]):
+            raise place.error(f"mask must be bool (n, L), got {mask.dtype} {mask.shape}.")
+        steps = mask[:, None, :] if series.ndim == 3 else mask
+        series = np.where(steps, series.astype(np.float64), np.nan)
+    return Raw(
+        series,
+        None if labels is None else whole_labels(labels),
+        None if names is None else [str(name) for name in names],
+    )
+
+
+def _array(data: memoryview, place: Place) -> NDArray[Any]:
+    """Read the bytes of an ``.npy`` file without a copy.
+
+    numpy's own reader allocates what the header declares before it looks at what there is.
+    """
+    stream = io.BytesIO(data[:_NPY_HEADER])
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:
+        raise place.error(f"version {version} of .npy is not read.")
+    if dtype.hasobject:
+        raise place.error("holds Python objects: they are never unpickled.")
+    samples = np.frombuffer(data[stream.tell() :], dtype)
+    return samples.reshape(shape, order="F" if is_fortran else "C")  # refuses any other size
 
 
 def _key(keys: Sequence[str], wanted: Sequence[str], place: Place) -> str | None:
@@ -60,9 +90,9 @@ def _key(keys: Sequence[str], wanted: Sequence[str], place: Place) -> str | None
 
 def whole_labels(labels: NDArray[Any]) -> NDArray[Any]:
     """Turn float labels that are all whole numbers into integers; leave others as they are."""
-    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels % 1 == 0).all():
-        return labels.astype(np.int64)
-    return labels
+    if labels.dtype.kind != "f" or not (np.abs(labels) <= LARGEST_WHOLE).all():
+        return labels
+    return labels.astype(np.int64) if (labels % 1 == 0).all() else labels
 
 
 def read_parquet(path: Path, label: str | int | None = None) -> Raw:
@@ -152,6 +182,8 @@ def _labels(column: pa.Array) -> NDArray[Any]:
 def _times(column: pa.Array, place: Place) -> list[Any]:
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ns")).cast(pa.int64())
+    if _is_text(column.type):
+        raise place.error("the time column is text: store numbers or timestamps.")
     times: list[Any] = column.to_pylist()
     if None in times or any(time != time for time in times):
         raise place.error("the time column has missing values.")

@@ -127,8 +127,10 @@ def _is_header(row: list[str], place: Place) -> bool:
 
 def _time(field: str, place: Place) -> int | float:
     """Parse a time: a number, or an ISO 8601 date, without a zone taken as UTC."""
+    if field.isascii() and field.isdigit() and len(field) < 20:
+        return int(field)
     if is_number(field):
-        return int(field) if field.isdecimal() else float(field)
+        return float(field)
     try:
         moment = datetime.fromisoformat(field)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -51,7 +51,7 @@ class Roles:
     @property
     def has_keys(self) -> bool:
         """Whether anything but samples tells what a row is."""
-        return not self.label is self.id is self.time is None
+        return any(column is not None for column in (self.label, self.id, self.time))
 
 
 def roles_of(
@@ -61,8 +61,8 @@ def roles_of(
 
     The label is the column asked for; else the one named label, labels, class, target or y (y is
     a channel where there is an x or z); else the only other column of text; else there is none.
-    Without a header it is the only column of text, and a table of numbers alone is refused,
-    because its first column may be a label or a sample.
+    A column with a label's name is never a sample. Without a header the label is the only column
+    of text, and a table of numbers alone is refused: its first column may be a label or a sample.
     """
     count = len(is_text)
     known = [name.strip().lower() for name in names] if names is not None else [""] * count
@@ -77,17 +77,17 @@ def roles_of(
         "time", [i for i in range(count) if known[i] in time_names and i not in taken], place
     )
     taken |= {id_, time}
+    candidates = [i for i in range(count) if known[i] in _label_names(known)]
     if asked is None:
-        label_names = LABEL_NAMES - {"y"} if {"x", "z"} & set(known) else LABEL_NAMES
-        candidates = [i for i in range(count) if known[i] in label_names]
-        candidates = candidates or [i for i in range(count) if is_text[i] and i not in taken]
-        asked = _only("label", candidates, place)
+        texts = [i for i in range(count) if is_text[i] and i not in taken]
+        asked = _only("label", candidates or texts, place)
+    taken |= {asked, *candidates}
     if names is None and asked is None and count > 1:
         raise place.error(
             "no header: is a column the label? Add a header line (label,t0,t1,... or t0,t1,...), "
             "or name the label column by its position (label=0 the first, label=-1 the last)."
         )
-    samples = [i for i in range(count) if i not in taken | {asked}]
+    samples = [i for i in range(count) if i not in taken]
     if not samples:
         raise place.error("no column of samples.")
     dimension = [i for i in samples if known[i] in _DIMENSION_NAMES]
@@ -106,10 +106,12 @@ def channels_of(names: Sequence[str] | None, count: int) -> list[int]:
     if names is None:
         return list(range(count))
     known = [name.strip().lower() for name in names]
-    aside = _INDEX_NAMES | TIME_NAMES | LABEL_NAMES
-    if {"x", "z"} & set(known):
-        aside -= {"y"}
+    aside = _INDEX_NAMES | TIME_NAMES | _label_names(known)
     return [i for i in range(count) if known[i] not in aside]
+
+
+def _label_names(known: Sequence[str]) -> frozenset[str]:
+    return LABEL_NAMES - {"y"} if {"x", "z"} & set(known) else LABEL_NAMES
 
 
 def _asked_label(names: Sequence[str] | None, count: int, label: str | int, place: Place) -> int:

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 Line = tuple[int, str]
 
+# Beyond it float64 no longer tells neighbouring whole numbers apart.
+LARGEST_WHOLE = 2**53
+
 _MISSING_VALUES = frozenset({"?", "na", "n/a", "nan", "null", "none"})
 _MISSING_LABELS = frozenset({"", "?", "nan"})
 # A leading zero ("007") marks a code, not a number.
@@ -129,8 +132,7 @@ def labels_of(texts: Sequence[str]) -> NDArray[Any]:
     """Return labels as int64 if every one is a whole number, else as the text they are."""
     if all(_WHOLE_NUMBER.fullmatch(text) for text in texts):
         values = [float(text) for text in texts]
-        # Above 2**53 float64 no longer tells neighbouring whole numbers apart.
-        if all(value.is_integer() and abs(value) <= 2**53 for value in values):
+        if all(value.is_integer() and abs(value) <= LARGEST_WHOLE for value in values):
             return np.array([int(value) for value in values], dtype=np.int64)
     return np.array(texts)
 

@@ -41,15 +41,12 @@ def iter_windows(
     hop = window if hop is None else hop
     if window < 1 or hop < 1:
         raise ValueError(f"window and hop must be at least 1, got {window} and {hop}.")
+    if source == "-":
+        source = sys.stdin
     if not isinstance(source, str | Path):
-        yield from _windows(
-            _line_reader(clean_lines(source, "lines"), "lines"), window, hop, Place("lines")
-        )
-        return
-    if str(source) == "-":
-        yield from _windows(
-            _line_reader(clean_lines(sys.stdin, "stdin"), "stdin"), window, hop, Place("stdin")
-        )
+        name = "stdin" if source is sys.stdin else "lines"
+        reader = _line_reader(clean_lines(source, name), name)
+        yield from _windows(reader, window, hop, Place(name))
         return
     path = Path(source)
     place = Place(str(path))
