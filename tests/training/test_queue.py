@@ -27,11 +27,11 @@ def refuse(on_epoch):
 def die(on_epoch):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def last(pid_file, on_epoch):
+def last(pid_file, epochs, on_epoch):
     open(pid_file, "w").write(str(os.getpid()))
     while True:
         on_epoch({"epoch": 1})
-        time.sleep(0.01)
+        time.sleep(0.01 if epochs else 1000)
 """
 
 
@@ -85,7 +85,7 @@ def test_a_failure_ends_the_others(  # type: ignore[no-untyped-def]
     work, failure: str, error: type[Exception], match: str, tmp_path: Path
 ) -> None:
     tasks = [
-        Task("endless", work.last, (str(tmp_path / "pid"),)),
+        Task("endless", work.last, (str(tmp_path / "pid"), True)),
         Task("bad", getattr(work, failure), ()),
     ]
     with pytest.raises(error, match=match):
@@ -100,7 +100,7 @@ def test_an_interrupt_ends_the_processes(work, tmp_path: Path) -> None:  # type:
 
     with pytest.raises(KeyboardInterrupt):
         run_queue(
-            [Task("endless", work.last, (str(tmp_path / "pid"),))], jobs=1, on_epoch=interrupt
+            [Task("endless", work.last, (str(tmp_path / "pid"), True))], jobs=1, on_epoch=interrupt
         )
     assert ended(int((tmp_path / "pid").read_text()))
 
@@ -112,7 +112,7 @@ def test_a_process_does_not_outlive_its_parent(work, tmp_path: Path) -> None:  #
         "from queue_work import last\n"
         "from lagformer.training.queue import Task, run_queue\n"
         "if __name__ == '__main__':\n"
-        f"    run_queue([Task('endless', last, ({str(pid_file)!r},))], jobs=1)\n"
+        f"    run_queue([Task('endless', last, ({str(pid_file)!r}, False))], jobs=1)\n"
     )
     (tmp_path / "parent.py").write_text(script)
     process = subprocess.Popen([sys.executable, str(tmp_path / "parent.py")])

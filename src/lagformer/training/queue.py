@@ -7,7 +7,9 @@ fixed thread count makes the numbers independent of how many run at once.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -97,15 +99,20 @@ def _start(task: Task) -> tuple[Connection, BaseProcess]:
 
 def _work(connection: Connection, task: Task) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-
-    # A BrokenPipeError ends this process within an epoch of its parent's death.
     on_epoch: OnEpoch = lambda record: connection.send(("epoch", record))  # noqa: E731
     try:
         result = task.function(*task.arguments, on_epoch)
-    except BrokenPipeError:
-        return
     except (ValueError, OSError) as error:
         connection.send(("error", error))
     else:
         connection.send(("result", result))
+
+
+def _end_with_parent() -> None:
+    """Die at once when the parent does: the next run must not meet a writer in its folder."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
