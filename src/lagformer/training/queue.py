@@ -92,13 +92,18 @@ def _start(task: Task) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("spawn")  # fork is not safe once torch has threads
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(theirs, task), daemon=True)
-    process.start()
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C is for the parent, which ends its children: they inherit "ignored" from birth on.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        process.start()
+        signal.signal(signal.SIGINT, handler)
+    else:
+        process.start()
     theirs.close()  # so that the child's end is the only one, and its death an EOFError here
     return ours, process
 
 
 def _work(connection: Connection, task: Task) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     on_epoch: OnEpoch = lambda record: connection.send(("epoch", record))  # noqa: E731
