@@ -33,7 +33,7 @@ _MAX_DISTANCE = 0.1
 _COPY_DISTANCE = 0.01
 # Normalised series with fewer values than this are patterns of levels, which can coincide.
 _FEW_LEVELS = 10
-# Elements in one block of the similarity matrix: 32 MiB of float32.
+# Elements of the largest array in a block: 64 MiB of float64.
 _BLOCK = 2**23
 _SHOWN = 3
 # Distances below this are rounding errors of float64.
@@ -199,7 +199,7 @@ def _nearest(
     rough = points.astype(np.float32)
     index = np.empty((n, k), dtype=np.int64)
     distance = np.empty((n, k))
-    rows = max(1, _BLOCK // n)
+    rows = max(1, _BLOCK // max(n, k * points.shape[1]))
     for start in range(0, n, rows):
         block = slice(start, min(start + rows, n))
         dissimilarity = -(rough[block] @ rough.T)

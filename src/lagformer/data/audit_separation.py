@@ -48,6 +48,8 @@ _NORMALISED = 0.02
 # float32 resolves no finer differences between the moments of normalised series.
 _FLOAT32_DECIMALS = 6
 
+Kind = Literal["digits", "recording", "signal"]
+
 _DIGITS: dict[str, Callable[[st.Series], st.PerSeries]] = {
     "distinct_values": st.distinct_values,
     "repeated_values": st.repeated_values,
@@ -79,7 +81,7 @@ _COMPARE = "Ask whether the recording or the task sets it; a model must beat thi
 
 @dataclass(frozen=True)
 class _Statistic:
-    kind: Literal["digits", "recording", "signal"]
+    kind: Kind
     values: Float64[np.ndarray, "n C"]
 
 
@@ -113,7 +115,7 @@ def _judge(
     check: str,
     stump: Stump,
     suspect: bool,
-    kind: Literal["digits", "recording", "signal"],
+    kind: Kind,
     target: Target,
     scale: float,
     hidden: dict[str, float],
@@ -196,7 +198,7 @@ def _dither(
             needed[check] = NOISE_LEVELS[enough] * unit
     for check in suspects.keys() & _LATTICE:
         step = _coarsest_step(check, suspects[check], target, statistics[check])
-        if step <= NOISE_LEVELS[-1] * unit:
+        if 0 < step <= NOISE_LEVELS[-1] * unit:
             needed[check] = step
     if not needed:
         return 0.0, {}

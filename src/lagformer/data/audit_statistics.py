@@ -106,8 +106,7 @@ def _decimals(x: Series) -> PerSeries:
     fewest = np.full(len(x), float(_MAX_DECIMALS))
     rows = np.arange(len(x))
     for d in range(_MAX_DECIMALS - 1, -1, -1):
-        with np.errstate(over="ignore", invalid="ignore"):  # rounding scales by 10^d
-            off = np.abs(x[rows] - np.round(x[rows], d)) > _ROUNDING * np.spacing(np.abs(x[rows]))
+        off = np.abs(x[rows] - np.round(x[rows], d)) > _ROUNDING * np.spacing(np.abs(x[rows]))
         rows = rows[~off.any(axis=1)]
         fewest[rows] = d
     return fewest
