@@ -1,5 +1,6 @@
 """The network: sizes, shapes, masks, and where position comes from."""
 
+import dataclasses
 import json
 
 import pytest
@@ -154,6 +155,13 @@ def test_dropout_acts_in_training_alone() -> None:
     assert torch.equal(model(x), model(x))
     model.train()
     assert not torch.equal(model(x), model(x))
+
+
+def test_dropout_lies_on_every_residual_branch() -> None:
+    """When all of it is dropped, the tokens pass the blocks unchanged."""
+    model = Lagformer(dataclasses.replace(SMALL, dropout=1 - 1e-12)).train()
+    x = torch.randn(2, 2, 24)
+    assert torch.equal(model.encode(x)[0], model.stem(x, None)[0])
 
 
 @pytest.mark.parametrize(

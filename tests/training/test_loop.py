@@ -183,6 +183,21 @@ def test_epochs_differ_from_each_other_and_from_the_initial_weights() -> None:
     assert len({tuple(d.tolist()) for d in draws}) == len(draws)
 
 
+def test_every_epoch_has_its_own_order_and_augmentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    first_batches, draws = [], []
+
+    def spy(x: torch.Tensor, generator: torch.Generator, mask: torch.Tensor | None) -> torch.Tensor:
+        first_batches.append(x)
+        draws.append(torch.rand((), generator=generator).item())
+        return x
+
+    monkeypatch.setattr(loop, "circular_shift", spy)
+    fitted(recipe=dataclasses.replace(RECIPE, batch_size=20))
+    assert len(set(draws)) == len(draws) == 6
+    assert len({tuple(x[:, 0, 0].tolist()) for x in first_batches}) == 6
+    assert len({tuple(sorted(x[:, 0, 0].tolist())) for x in first_batches}) == 1
+
+
 # --------------------------------------------------------------------------------- validation
 
 
@@ -294,6 +309,25 @@ def test_a_run_that_dies_anywhere_resumes_to_the_same_bits(
     for records in (history, read_history(tmp_path / "history.jsonl")):
         strip = [{k: v for k, v in r.items() if k != "seconds"} for r in records]
         assert strip == [{k: v for k, v in r.items() if k != "seconds"} for r in expected]
+
+
+def test_the_best_epoch_survives_an_interruption(tmp_path: Path) -> None:
+    recipe = Recipe(epochs=12, batch_size=8, learning_rate=0.05)
+    validation = examples(30, seed=5)
+
+    def die(record: EpochRecord) -> None:
+        if record["epoch"] == 11:
+            raise Died
+
+    with pytest.raises(Died):
+        fitted(recipe=recipe, validation=validation, folder=tmp_path, on_epoch=die)
+    resumed = fitted(recipe=recipe, validation=validation, folder=tmp_path)
+    best = max(
+        read_history(tmp_path / "history.jsonl"),
+        key=lambda r: (r["validation_macro_f1"], -r["validation_loss"]),
+    )
+    assert best["epoch"] < 12, "the test needs a best epoch before the interruption"
+    assert same(resumed, fitted(recipe=recipe, validation=validation))
 
 
 def test_a_finished_run_is_taken_up_without_training(tmp_path: Path) -> None:
