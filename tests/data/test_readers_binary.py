@@ -95,6 +95,7 @@ def test_npz_mask_and_names(tmp_path):
     [
         ({"X_train": X, "y_train": Y}, "no array named X or x or .*it holds X_train, y_train"),
         ({}, "it holds nothing"),
+        ({"a\nb": X}, r"it holds a\?b\.$"),
         ({"X": X, "data": X}, "both X and data"),
         ({"X": X, "y": Y, "label": Y}, "both y and label"),
         ({"X": X, "y": Y[:3]}, r"inconsistent numbers of samples: \[4, 3\]"),

@@ -67,7 +67,7 @@ def read_dataset(
         at = Place(str(path), lines[error.index]) if lines and error.index >= 0 else place
         raise at.error(str(error)) from error
     except Exception as error:  # a format's own library may meet malformed bytes with anything
-        what = (str(error) or type(error).__name__).splitlines()[0]
+        what = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise place.error(f"not readable: {what}") from error
 
 

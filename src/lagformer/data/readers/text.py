@@ -35,7 +35,8 @@ class Place:
     line: int | None = None
 
     def error(self, message: str) -> ReadError:
-        """Return the one-line error that names this place."""
+        """Return the one-line error that names this place; what a file says may hold anything."""
+        message = "".join(char if char.isprintable() else "?" for char in message)
         where = self.file if self.line is None else f"{self.file}, line {self.line}"
         return ReadError(f"{where}: {message}")
 
