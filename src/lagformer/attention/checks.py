@@ -12,7 +12,7 @@ def broadcast_batch(*tensors: Tensor) -> torch.Size:
 
 
 def _broadcast(*shapes: torch.Size) -> torch.Size:
-    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return torch.Size(torch.broadcast_shapes(*shapes))
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_mask: Tensor | None) -> None:

@@ -51,6 +51,9 @@ class FeatureMap(nn.Module):
         self.dim = dim
         self.num_features = dim
 
+    # The map acts by element and knows its ``slope``: the fused backward pass can use it.
+    elementwise: ClassVar[bool] = False
+
     def phi(self, x: Tensor) -> Tensor:
         """φ(x) in the precision of x."""
         raise NotImplementedError
@@ -58,6 +61,10 @@ class FeatureMap(nn.Module):
     def phi_query(self, x: Tensor) -> Tensor:
         """φ(x) up to a positive factor per row."""
         return self.phi(x)
+
+    def slope(self, phi: Tensor) -> Tensor:
+        """dφ/dx as a function of φ, for maps that act by element."""
+        raise NotImplementedError
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch num_features"]:
         """φ(x), row by row. Raises ValueError if the last dimension is not ``dim``."""
@@ -124,10 +131,15 @@ class EluPlusOne(FeatureMap):
     name = "elu+1"
     strictly_positive = True
     source = "Katharopoulos et al. 2020, Transformers are RNNs, eq. 7"
+    elementwise = True
 
     def phi(self, x: Tensor) -> Tensor:
         """1 + ELU(x)."""
         return elu_plus_one(x)
+
+    def slope(self, phi: Tensor) -> Tensor:
+        """1 above zero, φ itself below."""
+        return phi.clamp(max=1)
 
 
 @register
@@ -137,10 +149,15 @@ class Relu(FeatureMap):
     name = "relu"
     strictly_positive = False
     source = "Cai et al. 2022, EfficientViT, eq. 2"
+    elementwise = True
 
     def phi(self, x: Tensor) -> Tensor:
         """max(x, 0)."""
         return x.relu()
+
+    def slope(self, phi: Tensor) -> Tensor:
+        """1 above zero, 0 below."""
+        return (phi > 0).to(phi.dtype)
 
 
 @register
@@ -254,11 +271,11 @@ class FavorPlus(FeatureMap):
             return torch.randn(*size, generator=generator, dtype=torch.float64)
 
         blocks = [torch.linalg.qr(normal(dim, dim))[0] for _ in range(-(-num_features // dim))]
-        lengths = normal(num_features, dim).norm(dim=1, keepdim=True)
+        lengths: Tensor = normal(num_features, dim).norm(dim=1, keepdim=True)
         return (torch.cat(blocks)[:num_features] * lengths).float()
 
     def _exponent(self, x: Tensor) -> Tensor:
-        scores = x @ self.projection.to(x.dtype).transpose(0, 1)
+        scores = x @ self.projection.to(x).transpose(0, 1)
         return scores - x.square().sum(dim=-1, keepdim=True) / 2
 
     def phi(self, x: Tensor) -> Tensor:
@@ -286,33 +303,34 @@ class Hedgehog(FeatureMap):
 
     def phi(self, x: Tensor) -> Tensor:
         """softmax over the features bounds them without a look at other positions."""
-        y = F.linear(x, self.weight.to(x.dtype))
+        y: Tensor = F.linear(x, self.weight.to(x))
         return torch.cat([y.softmax(dim=-1), (-y).softmax(dim=-1)], dim=-1)
 
 
 MapSpec = str | Callable[[Tensor], Tensor] | tuple[Any, Any]
+_DEFAULTS: dict[tuple[str, int], FeatureMap] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _default_map(name: str, dim: int) -> FeatureMap:
-    key = (name, dim)
-    if key not in _DEFAULTS:
-        _DEFAULTS[key] = feature_map(name, dim).requires_grad_(False)
-    return _DEFAULTS[key]
+    if (name, dim) not in _DEFAULTS:
+        _DEFAULTS[name, dim] = feature_map(name, dim).requires_grad_(False)
+    return _DEFAULTS[name, dim]
 
 
-_DEFAULTS: dict[tuple[str, int], FeatureMap] = {}
-
-
-def resolve(
-    spec: MapSpec, dim: int
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+def resolve(spec: MapSpec, dim: int) -> tuple[Any, Any]:
     """(query map, key map) of a name, a FeatureMap or function, or a pair of such.
 
     Raises ValueError for an unknown name or something that cannot be called.
     """
-    query_spec, key_spec = spec if isinstance(spec, tuple) else (spec, spec)
-    query, key = (_default_map(s, dim) if isinstance(s, str) else s for s in (query_spec, key_spec))
+    pair = spec if isinstance(spec, tuple) else (spec, spec)
+    query, key = (_default_map(s, dim) if isinstance(s, str) else s for s in pair)
     if not callable(query) or not callable(key):
         raise ValueError(f"feature_map is a name, a function or a pair of them, got {spec!r}")
-    return (query.query if isinstance(query, FeatureMap) else query), key
+    return query, key
+
+
+def map_queries(phi: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
+    """φ(q), up to a positive factor per row where the map has such a form."""
+    mapped: Tensor = phi.query(q) if isinstance(phi, FeatureMap) else phi(q)
+    return mapped

@@ -49,22 +49,42 @@ def lag_sums(a: Tensor, r: Tensor, v: Tensor, past: int, *, method: str) -> Tens
     Leading dimensions broadcast. ``method`` "block": time O(T·N (l + c)); "fft": O(l c T log T).
     """
     sizes = Sizes(a.shape[-2], v.shape[-2], past, r.shape[-2] - 1 - past)
-    batch = broadcast_batch(a, r, v)
-    table_batch = (1,) * (len(batch) - r.dim() + 2) + r.shape[:-2]
-    own = [i for i, n in enumerate(table_batch) if n != 1]
-    order = own + [i for i, n in enumerate(table_batch) if n == 1]
-    laid_out = [batch[i] for i in order]
-    n_groups, n_rows = math.prod(laid_out[: len(own)]), math.prod(laid_out[len(own) :])
+    layout = Layout.of(broadcast_batch(a, r, v), r.shape[:-2])
+    table = r.reshape(layout.n_groups, *r.shape[-2:])
+    args = [layout.align(a), table, layout.align(v), a.new_empty(0)]
+    return layout.restore(_apply(G, sizes, method, args))
 
-    def align(x: Tensor) -> Tensor:
-        x = x.expand(*batch, *x.shape[-2:]).permute(*order, -2, -1)
-        return x.reshape(n_groups, n_rows, *x.shape[-2:])
 
-    absent = a.new_empty(0)
-    table = r.reshape(n_groups, *r.shape[-2:])
-    sums = _apply(G, sizes, method, [align(a), table, align(v), absent])
-    back = [order.index(i) for i in range(len(batch))]
-    return sums.view(*laid_out, *sums.shape[-2:]).permute(*back, -2, -1)
+class Layout(NamedTuple):
+    """Leading dimensions sorted into G, those in which tables differ, and B, those that share."""
+
+    batch: tuple[int, ...]
+    own: tuple[int, ...]
+    shared: tuple[int, ...]
+
+    @classmethod
+    def of(cls, batch: Sequence[int], table_batch: Sequence[int]) -> Layout:
+        """The layout for tables whose leading dimensions broadcast to ``batch``."""
+        sizes = (1,) * (len(batch) - len(table_batch)) + tuple(table_batch)
+        own = tuple(i for i, n in enumerate(sizes) if n != 1)
+        return cls(tuple(batch), own, tuple(i for i in range(len(batch)) if i not in own))
+
+    @property
+    def n_groups(self) -> int:
+        """Size of G."""
+        return math.prod(self.batch[i] for i in self.own)
+
+    def align(self, x: Tensor) -> Tensor:
+        """(…, T, l) → (G, B, T, l), a view where it can be."""
+        x = x.expand(*self.batch, *x.shape[-2:]).permute(*self.own, *self.shared, -2, -1)
+        n_rows = math.prod(self.batch[i] for i in self.shared)
+        return x.reshape(self.n_groups, n_rows, *x.shape[-2:])
+
+    def restore(self, x: Tensor) -> Tensor:
+        """(G, B, T, c) → (…, T, c)."""
+        order = (*self.own, *self.shared)
+        x = x.view(*(self.batch[i] for i in order), *x.shape[-2:])
+        return x.permute(*(order.index(i) for i in range(len(order))), -2, -1)
 
 
 class _LagForm(torch.autograd.Function):
@@ -136,6 +156,16 @@ def _zeros(args: Sequence[Tensor], wanted: Sequence[int], sizes: Sizes) -> dict[
     return {i: a.new_zeros(shapes[i]) for i in wanted}
 
 
+def askew(scores: Tensor, n_q: int, n_k: int) -> Tensor:
+    """Scores (…, n_q, n_q + n_k - 1) by lag, read as (…, n_q, n_k) by key: no copy.
+
+    A query's keys start one lag earlier than the keys of the query before it.
+    """
+    width = n_q + n_k - 1
+    n = scores.numel() // (n_q * width)
+    return scores.as_strided((n, n_q, n_k), (n_q * width, width - 1, 1), n_q - 1)
+
+
 class _Block(NamedTuple):
     """Where a block of queries lies in a and g, its keys in v, its lags in the padded table."""
 
@@ -182,6 +212,7 @@ def _block_derivatives(
     if R in wanted:
         found[R] = F.pad(found[R], margin)
     v = v.contiguous()
+    skewed: Tensor | None = None
     for block in _blocks(n_groups, n_rows, sizes, n) if n else ():
         queries = (block.groups, block.rows, block.queries)
         keys = (block.groups, block.rows, block.keys)
@@ -191,13 +222,9 @@ def _block_derivatives(
         many = (block.groups.stop - block.groups.start, block.rows.stop - block.rows.start)
         width, flat = n_q + n_k - 1, many[0] * many[1]
 
-        def askew(scores: Tensor) -> Tensor:
-            """(…, n_q, width) of lags as (flat, n_q, n_k) of keys: a row starts one lag earlier."""
-            return scores.as_strided((flat, n_q, n_k), (n_q * width, width - 1, 1), n_q - 1)  # noqa: B023
-
         if V in wanted or G in wanted:
             a_block = a[queries].reshape(many[0], many[1] * n_q, -1)
-            scores = askew(torch.bmm(a_block, r[lags].transpose(1, 2)))
+            scores = askew(torch.bmm(a_block, r[lags].transpose(1, 2)), n_q, n_k)
             if G in wanted:
                 v_block = v[keys].reshape(flat, n_k, -1)
                 found[G][queries] = torch.bmm(scores, v_block).view(*many, n_q, -1)
@@ -207,13 +234,14 @@ def _block_derivatives(
                 found[V][keys] += summed.view(*many, n_k, -1)
         if A in wanted or R in wanted:
             g_block, v_block = g[queries].reshape(flat, n_q, -1), v[keys].reshape(flat, n_k, -1)
-            scores = v.new_zeros(many[0], many[1] * n_q, width)
-            askew(scores).copy_(torch.bmm(g_block, v_block.transpose(1, 2)))
+            if skewed is None or skewed.shape != (many[0], many[1] * n_q, width):
+                skewed = v.new_zeros(many[0], many[1] * n_q, width)  # stays zero off the pairs
+            askew(skewed, n_q, n_k).copy_(torch.bmm(g_block, v_block.transpose(1, 2)))
             if A in wanted:
-                found[A][queries] = torch.bmm(scores, r[lags]).view(*many, n_q, -1)
+                found[A][queries] = torch.bmm(skewed, r[lags]).view(*many, n_q, -1)
             if R in wanted:
                 a_block = a[queries].reshape(many[0], many[1] * n_q, -1)
-                found[R][lags] += torch.bmm(scores.transpose(1, 2), a_block)
+                found[R][lags] += torch.bmm(skewed.transpose(1, 2), a_block)
     if R in wanted and n > 1:
         found[R] = found[R][:, n - 1 : 1 - n]
     return found

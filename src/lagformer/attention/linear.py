@@ -1,14 +1,26 @@
-"""Softmax attention, and linear attention in time O(T l d)."""
+"""Softmax attention, and linear attention in time O(T l c)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lagformer.attention.causal_form import causal_sums
 from lagformer.attention.checks import check_qkv
-from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, resolve
+from lagformer.attention.feature_maps import (
+    FeatureMap,
+    MapSpec,
+    accumulation_dtype,
+    map_queries,
+    resolve,
+)
+from lagformer.attention.fused import Elementwise, can_fuse, fused_attention
+from lagformer.attention.lag_form import Layout
+from lagformer.attention.normalise import normalise, quarantine, release, with_weight
 
 
 def softmax_attention(
@@ -27,21 +39,13 @@ def softmax_attention(
     check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     if key_mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    v = v.masked_fill(~key_mask.unsqueeze(-1), 0)
+    k, v = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (k, v))
     allowed = key_mask.unsqueeze(-2)
     if causal:
-        allowed = (
-            allowed & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-        )
+        square = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+        allowed = allowed & square.tril()
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
     return out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
-
-
-def normalise(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """numerator (…,T,c) over denominator (…,T); where the latter is exactly 0, zeros."""
-    denominator = denominator.unsqueeze(-1)
-    # Without weight the numerator is 0 too: dividing it by 1 gives the zeros, gradient included.
-    return numerator / denominator.masked_fill(denominator == 0, 1)
 
 
 def linear_attention(
@@ -59,7 +63,8 @@ def linear_attention(
 
     Args:
         q, k, v: any number of leading dimensions, none included, which broadcast; T ≠ S allowed
-            when not causal. Give grouped keys and values a dimension of size 1: it is not copied.
+            when not causal. Grouped keys and values (a dimension of size 1, or an expanded one
+            when no gradient is asked for) are not copied.
         feature_map: a name, a FeatureMap or function, or a pair (for queries, for keys).
         causal: query i sees keys j ≤ i only.
         key_mask: True = a real position. Masked keys leave numerator and denominator.
@@ -68,31 +73,60 @@ def linear_attention(
     Raises ValueError for shapes or types that do not fit.
     """
     check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    phi_query, phi_key = resolve(feature_map, q.shape[-1])
+    phi_q, phi_k = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
-    phi_q, phi_k, value = phi_query(q.to(dtype)), phi_key(k.to(dtype)), v.to(dtype)
-    if key_mask is not None:
-        phi_k = phi_k.masked_fill(~key_mask.unsqueeze(-1), 0)
-        value = value.masked_fill(~key_mask.unsqueeze(-1), 0)
-    return normalise(*content_sums(phi_q, phi_k, value, causal=causal)).to(q.dtype)
+    late = None
+    if causal:
+        k, v, late = quarantine(k, v)
+    k, v = ungrouped(k), ungrouped(v)
+    with torch.autocast(q.device.type, enabled=False):
+        query, key, value = q.to(dtype), k.to(dtype), v.to(dtype)
+        same_batch = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+        if not causal and key_mask is None and same_batch and can_fuse():
+            # The largest leading dimension is worked on at once, the others in turn.
+            batch = q.shape[:-2]
+            largest = max(range(len(batch)), key=batch.__getitem__, default=-1)
+            layout = Layout.of(batch, [1 if i == largest else 2 for i in range(len(batch))])
+            query, key, elementwise = prepare(phi_q, phi_k, query, key)
+            aligned = (layout.align(query), layout.align(key), layout.align(value))
+            return layout.restore(fused_attention(*aligned, None, elementwise)).to(q.dtype)
+        query, key = map_queries(phi_q, query), phi_k(key)
+        if key_mask is not None:
+            key = key.masked_fill(~key_mask.unsqueeze(-1), 0)
+        weighted = with_weight(value, key_mask)
+        out = normalise(*split(content_sums(query, key, weighted, causal=causal)))
+    return release(out, late).to(q.dtype)
 
 
-def content_sums(
-    phi_q: Tensor, phi_k: Tensor, v: Tensor, *, causal: bool, chunk: int = 64
-) -> tuple[Tensor, Tensor]:
-    """Numerator φ(Q)(φ(K)ᵀV) (…,T,c) and denominator φ(Q)(φ(K)ᵀ1) (…,T) of the content kernel."""
-    if not causal:
-        numerator = phi_q @ (phi_k.transpose(-1, -2) @ v)
-        return numerator, (phi_q @ phi_k.sum(dim=-2).unsqueeze(-1)).squeeze(-1)
-    numerators, denominators = [], []
-    state = v.new_zeros(*v.shape[:-2], phi_k.shape[-1], v.shape[-1])
-    total = torch.zeros_like(phi_k[..., :1, :]).sum(dim=-2)
-    for start in range(0, max(phi_q.shape[-2], 1), chunk):
-        here = slice(start, start + chunk)
-        a, b, w = phi_q[..., here, :], phi_k[..., here, :], v[..., here, :]
-        scores = (a @ b.transpose(-1, -2)).tril()
-        numerators.append(scores @ w + a @ state)
-        denominators.append(scores.sum(dim=-1) + (a @ total.unsqueeze(-1)).squeeze(-1))
-        state = state + b.transpose(-1, -2) @ w
-        total = total + b.sum(dim=-2)
-    return torch.cat(numerators, dim=-2), torch.cat(denominators, dim=-1)
+def ungrouped(x: Tensor) -> Tensor:
+    """An expanded (…,S,c) with its repeated leading dimensions at size 1, where that is exact.
+
+    With gradients it is not: each of the repeated slices has a gradient of its own.
+    """
+    if torch.compiler.is_compiling() or (x.requires_grad and torch.is_grad_enabled()):
+        return x
+    for dim in range(x.dim() - 2):
+        if x.stride(dim) == 0 and x.shape[dim] > 1:
+            x = x.narrow(dim, 0, 1)
+    return x
+
+
+def prepare(
+    phi_q: Callable[[Tensor], Tensor], phi_k: Callable[[Tensor], Tensor], q: Tensor, k: Tensor
+) -> tuple[Tensor, Tensor, Elementwise | None]:
+    """What fused_attention takes: q and k as they are where it can map them itself."""
+    if phi_q is phi_k and isinstance(phi_k, FeatureMap) and phi_k.elementwise:
+        return q, k, Elementwise(phi_k.phi, phi_k.slope)
+    return map_queries(phi_q, q), phi_k(k), None
+
+
+def split(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator of what was summed ``with_weight``."""
+    return sums[..., :-1], sums[..., -1]
+
+
+def content_sums(phi_q: Tensor, phi_k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    """Σ_j φ(q_i)ᵀφ(k_j) v_j, over j ≤ i when causal: (…, T, c)."""
+    if causal:
+        return causal_sums(phi_q, phi_k, v)
+    return phi_q @ (phi_k.transpose(-1, -2) @ v)

@@ -63,7 +63,8 @@ class LinearAttention(nn.Module):
         """Attend over the tokens x; ``key_mask`` True = a real token."""
         q, k, v = self._heads(x)
         mask = None if key_mask is None else key_mask.unsqueeze(-2)
-        return self.out_proj(self._attend(q, k, v, mask).transpose(-2, -3).flatten(-2))
+        y: Tensor = self.out_proj(self._attend(q, k, v, mask).transpose(-2, -3).flatten(-2))
+        return y
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) → three times (B, H, T, d)."""

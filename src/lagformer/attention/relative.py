@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lagformer.attention.checks import broadcast_batch, check_lags, check_qkv
-from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, resolve
-from lagformer.attention.lag_form import lag_sums
-from lagformer.attention.linear import content_sums, normalise
+from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, map_queries, resolve
+from lagformer.attention.fused import Lags, can_fuse, fused_attention
+from lagformer.attention.lag_form import Layout, lag_sums
+from lagformer.attention.linear import content_sums, prepare, split
+from lagformer.attention.normalise import normalise, quarantine, release, with_weight
 
 METHODS = ("auto", "dense", "block", "fft", "band")
 
@@ -52,27 +56,66 @@ def relative_linear_attention(
     check_lags(lags, q, broadcast_batch(q, k, v), ndim=2, name="lags")
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
-    phi_query, phi_key = resolve(feature_map, q.shape[-1])
+    phi_q, phi_k = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
-    phi_q, phi_k = phi_query(q.to(dtype)), phi_key(k.to(dtype))
-    phi_r, value = phi_key(lags.to(dtype)), v.to(dtype)
+    late = None
+    if causal:
+        k, v, late = quarantine(k, v)
+    T, S = q.shape[-2], k.shape[-2]
+    with torch.autocast(q.device.type, enabled=False):
+        query, key, value = q.to(dtype), k.to(dtype), v.to(dtype)
+        phi_r = phi_k(lags.to(dtype))
+        if method == "auto":
+            method = choose_method(T, S, lags.shape[-2] // 2, phi_r.shape[-1], v.shape[-1], causal)
+        if method == "block" and not causal and key_mask is None and can_fuse():
+            out = _fused(phi_q, phi_k, query, key, value, phi_r)
+        else:
+            query, key = map_queries(phi_q, query), phi_k(key)
+            out = _sum_and_normalise(query, key, value, phi_r, causal, key_mask, method)
+    return release(out, late).to(q.dtype)
+
+
+def _fused(
+    phi_q: Callable[[Tensor], Tensor],
+    phi_k: Callable[[Tensor], Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi_r: Tensor,
+) -> Tensor:
+    T, S = q.shape[-2], k.shape[-2]
+    layout = Layout.of(broadcast_batch(q, k, v), phi_r.shape[:-2])
+    table = _table(phi_r, max(T - 1, 0), max(S - 1, 0))
+    window = lag_window_sums(phi_r, T, S, False)
+    lags = Lags(*(x.reshape(layout.n_groups, *x.shape[-2:]) for x in (table, window)))
+    q, k, elementwise = prepare(phi_q, phi_k, q, k)
+    aligned = (layout.align(q), layout.align(k), layout.align(v))
+    return layout.restore(fused_attention(*aligned, lags, elementwise))
+
+
+def _sum_and_normalise(
+    phi_q: Tensor,
+    phi_k: Tensor,
+    v: Tensor,
+    phi_r: Tensor,
+    causal: bool,
+    key_mask: Tensor | None,
+    method: str,
+) -> Tensor:
+    """The formula, term by term."""
     if key_mask is not None:
         phi_k = phi_k.masked_fill(~key_mask.unsqueeze(-1), 0)
-        value = value.masked_fill(~key_mask.unsqueeze(-1), 0)
-    numerator, denominator = content_sums(phi_q, phi_k, value, causal=causal)
-    if method == "auto":
-        method = choose_method(
-            q.shape[-2], k.shape[-2], lags.shape[-2] // 2, phi_q.shape[-1], v.shape[-1], causal
-        )
+    weighted = with_weight(v, key_mask)
+    numerator, denominator = split(content_sums(phi_q, phi_k, weighted, causal=causal))
     if key_mask is None:
-        lag_numerator = _lag_numerator(phi_q, phi_r, value, causal, method)
-        window = lag_window_sums(phi_r, q.shape[-2], k.shape[-2], causal)
+        window = lag_window_sums(phi_r, phi_q.shape[-2], phi_k.shape[-2], causal)
+        lag_numerator = _lag_numerator(phi_q, phi_r, v, causal, method)
         lag_denominator = (phi_q * window).sum(dim=-1)
-    else:  # the mask as one more value: what it sums to is the denominator
-        one = key_mask.to(dtype).unsqueeze(-1).expand(*value.shape[:-1], 1)
-        sums = _lag_numerator(phi_q, phi_r, torch.cat([value, one], dim=-1), causal, method)
-        lag_numerator, lag_denominator = sums[..., :-1], sums[..., -1]
-    return normalise(numerator + lag_numerator, denominator + lag_denominator).to(q.dtype)
+    else:
+        lag_numerator, lag_denominator = split(
+            _lag_numerator(phi_q, phi_r, weighted, causal, method)
+        )
+    return normalise(numerator + lag_numerator, denominator + lag_denominator)
 
 
 def choose_method(T: int, S: int, R: int, l: int, c: int, causal: bool) -> str:

@@ -1,0 +1,114 @@
+"""Causal sums over pairs, o_i = Σ_{j ≤ i} (x_iᵀ y_j) z_j, in chunks: time O(T), memory O(T).
+
+Every derivative of such a sum is such a sum, forwards or backwards in time:
+
+    ∂x: Σ_{j ≤ i} (g_iᵀ z_j) y_j      ∂y: Σ_{i ≥ j} (z_jᵀ g_i) x_i      ∂z: Σ_{i ≥ j} (y_jᵀ x_i) g_i
+
+so forward pass, backward pass and all higher orders are the one function ``_sums``, and nothing
+but the arguments is stored.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lagformer.attention.checks import broadcast_batch
+
+# Positions whose pairs are multiplied out, and numbers a segment of such chunks holds: it stays in
+# a core's own cache (benchmarks/ shows it).
+CHUNK = 64
+SEGMENT = 2**16
+
+
+def causal_sums(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """Σ_{j ≤ i} (x_iᵀ y_j) z_j for x, y (…,T,l) and z (…,T,c); leading dimensions broadcast."""
+    batch = broadcast_batch(x, y, z)
+    return _apply(False, *(t.expand(*batch, *t.shape[-2:]) for t in (x, y, z)))
+
+
+def _apply(backwards: bool, *xyz: Tensor) -> Tensor:
+    result: Tensor = _CausalSums.apply(*xyz, backwards)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _CausalSums(torch.autograd.Function):
+    """x, y (…,T,l), z (…,T,c) → (…,T,c), same leading dimensions; ``backwards``: over j ≥ i."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, z: Tensor, backwards: bool) -> Tensor:
+        return _sums(backwards, x, y, z)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.backwards = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, z = ctx.saved_tensors
+        b = ctx.backwards
+        differentiable = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        sums = _apply if differentiable else _sums
+        needs = ctx.needs_input_grad
+        return (
+            sums(b, grad, z, y) if needs[0] else None,
+            sums(not b, z, grad, x) if needs[1] else None,
+            sums(not b, y, x, grad) if needs[2] else None,
+            None,
+        )
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        x: Tensor,
+        y: Tensor,
+        z: Tensor,
+        backwards: bool,
+    ) -> tuple[Tensor, int]:
+        """A mapped dimension is one more leading one."""
+        mapped = [
+            t.movedim(dim, 0) if dim is not None else t.expand(info.batch_size, *t.shape)
+            for t, dim in zip((x, y, z), in_dims, strict=False)
+        ]
+        return _apply(backwards, *mapped), 0
+
+
+def _sums(backwards: bool, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    *batch, T, l = x.shape
+    c = z.shape[-1]
+    out = z.new_empty(*batch, T, c)
+    length = max(CHUNK, SEGMENT // max(l, c, 1) // CHUNK * CHUNK)
+    pieces = []  # whole chunks in segments, and the odd end, a chunk of its own
+    for start in range(0, T, length):
+        stop = min(start + length, T)
+        whole = stop - (stop - start) % CHUNK
+        pieces += [(s, e) for s, e in ((start, whole), (whole, stop)) if s < e]
+    for i in itertools.product(*(range(n) for n in batch)):
+        state = z.new_zeros(l, c)  # Σ y_j z_jᵀ over the pieces gone through
+        for s, e in reversed(pieces) if backwards else pieces:
+            size = min(CHUNK, e - s)
+            chunks = (t[i][s:e].reshape(-1, size, t.shape[-1]) for t in (x, y, z))
+            found, state = _segment(backwards, state, *chunks)
+            out[i][s:e] = found.view(e - s, c)
+    return out
+
+
+def _segment(
+    backwards: bool, state: Tensor, x: Tensor, y: Tensor, z: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Chunks x, y (m, C, l), z (m, C, c) → their sums (m, C, c), and the state after them."""
+    scores = torch.bmm(x, y.transpose(1, 2))
+    scores = scores.triu_() if backwards else scores.tril_()
+    found = torch.bmm(scores, z)
+    own = torch.bmm(y.transpose(1, 2), z)
+    if len(own) == 1:
+        return found.baddbmm_(x, state.unsqueeze(0)), state + own[0]
+    order = own.flip(0) if backwards else own
+    states = torch.cat([state.unsqueeze(0), order]).cumsum(0)
+    before = states[:-1].flip(0) if backwards else states[:-1]
+    return found.baddbmm_(x, before), states[-1]
