@@ -14,7 +14,8 @@ import safetensors
 import torch
 
 from lagformer import Lagformer, LagformerConfig, experiment
-from lagformer.experiment import COLUMNS, Settings, load_split, run_forda, score_on_test
+from lagformer.experiment import Settings, load_split, run_forda, score_on_test
+from lagformer.results import COLUMNS
 from lagformer.training.history import EpochRecord, read_history
 from lagformer.training.queue import Task
 

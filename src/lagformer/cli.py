@@ -190,7 +190,8 @@ def _score_table(data: str, rows: list[dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from lagformer.experiment import PUBLISHED, VARIANTS
+    from lagformer.experiment import VARIANTS
+    from lagformer.results import PUBLISHED
 
     table = Table(
         title=f"{VARIANTS[data]}, {data}: macro F1", box=box.SIMPLE, padding=(0, 1), pad_edge=False

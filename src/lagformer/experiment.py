@@ -14,8 +14,6 @@ history, predictions; a checkpoint while it trains), and `result.json` appears l
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import time
 from collections.abc import Sequence
@@ -33,6 +31,7 @@ from lagformer import __version__
 from lagformer.baselines import BASELINES, Outcome, fit_baseline
 from lagformer.data import Collection, dither_pair, load_ucr
 from lagformer.model import Lagformer, LagformerConfig
+from lagformer.results import summary, to_csv
 from lagformer.scores import Score, mark, score
 from lagformer.training.checkpoint import digest, write_atomically
 from lagformer.training.history import EpochRecord
@@ -42,29 +41,6 @@ from lagformer.training.queue import Task, run_queue
 
 VARIANTS = {"raw": "FordA", "dithered": "FordA", "fordb": "FordB"}
 QUICK_EPOCHS = 3
-
-# Macro F1 of the published table, on raw FordA: (validation, official test) where it gives them.
-PUBLISHED: dict[str, tuple[float | None, float | None]] = {
-    "random": (0.50, 0.50),
-    "logistic-raw": (0.508, None),
-    "logistic-log-spectrum": (0.912, None),
-    "half-epochs-plain": (0.919, None),  # 40 epochs, no augmentation
-    "half-epochs": (0.932, None),
-    "half-patches": (0.908, None),  # patches of 5 samples
-    "lagformer": (0.942, 0.944),
-}
-
-COLUMNS = (
-    "method",
-    "preset",
-    "data",
-    "seed",
-    "macro_f1",
-    "accuracy",
-    "parameters",
-    "fit_seconds",
-    "predict_seconds",
-)
 
 
 @dataclass(frozen=True)
@@ -104,18 +80,10 @@ class Settings:
     @property
     def label(self) -> str:
         """A folder name that tells runs with different settings apart."""
-        words = [
-            "forda",
-            self.preset,
-            "+".join(self.data),
-            f"seeds{'+'.join(map(str, self.seeds))}",
-        ]
-        words += (
-            [f"{self.recipe.epochs}epochs"]
-            + ["ablations"] * self.ablations
-            + ["quick"] * self.quick
-        )
-        return "-".join(words)
+        seeds = "+".join(map(str, self.seeds))
+        words = ["forda", self.preset, "+".join(self.data), f"seeds{seeds}"]
+        words += [f"{self.recipe.epochs}epochs", *["ablations"] * self.ablations]
+        return "-".join([*words, *["quick"] * self.quick])
 
 
 def run_forda(
@@ -162,10 +130,10 @@ def run_forda(
         "x_best": x_best,
         "warnings": _warnings(settings),
         "rows": rows,
-        "summary": _summary(rows),
+        "summary": summary(rows),
     }
     for where, file in (("test", "forda.csv"), ("validation", "validation.csv")):
-        write_atomically(folder / file, _csv([r for r in rows if r["split"] == where]).encode())
+        write_atomically(folder / file, to_csv(rows, where).encode())
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
     return result
 
@@ -309,8 +277,8 @@ def _train_all(
             seen[name] = record
             done = sum(work[n] * r["epoch"] / epochs[n] for n, r in seen.items())
             finished = len(outcomes) + sum(r["epoch"] == epochs[n] for n, r in seen.items())
-            current = f"{name} {record['epoch']}/{epochs[name]}, loss {record['train_loss']:.3f}"
-            update(done, f"{finished} of {len(plans)} models trained · {current}")
+            current = f"epoch {record['epoch']}/{epochs[name]} · {name}"
+            update(done, f"{finished}/{len(plans)} models · {current}")
 
         outcomes |= run_queue(tasks, jobs=jobs, on_epoch=on_epoch)
     return outcomes
@@ -421,29 +389,3 @@ def _warnings(settings: Settings) -> list[str]:
             "and test alike): quote the dithered score"
         )
     return warnings
-
-
-def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return mean and sample standard deviation over the seeds, per data, method and split."""
-    groups: dict[tuple[str, str, str], list[float]] = {}
-    for row in rows:
-        groups.setdefault((row["data"], row["method"], row["split"]), []).append(row["macro_f1"])
-    return [
-        {
-            "data": data,
-            "method": method,
-            "split": where,
-            "seeds": len(scores),
-            "macro_f1_mean": float(np.mean(scores)),
-            "macro_f1_sd": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
-        }
-        for (data, method, where), scores in groups.items()
-    ]
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -272,7 +272,7 @@ def _train_epoch(run: _Run, data: Examples, generator: torch.Generator) -> float
             reduction="none",
         )
         loss = (losses if weights is None else losses * weights[index]).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
         run.optimizer.step()
         run.optimizer.zero_grad()

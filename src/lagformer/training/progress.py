@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 Update = Callable[[float, str], None]
 
@@ -26,14 +27,22 @@ def progress_line(total: float, *, shown: bool | None = None) -> Iterator[Update
         yield lambda done, text: None
     elif terminal:
         columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.percentage:3.0f} %"),
             TimeRemainingColumn(),
             TextColumn("left"),
+            TextColumn(  # last, so that a narrow terminal cuts off nothing else
+                "{task.description}",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
         )
         with Progress(
-            *columns, console=Console(stderr=True), transient=True, speed_estimate_period=300
+            *columns,
+            console=Console(stderr=True),
+            transient=True,
+            expand=True,
+            speed_estimate_period=300,
         ) as progress:
             task = progress.add_task("", total=total)
             yield lambda done, text: progress.update(task, completed=done, description=text)
