@@ -312,9 +312,15 @@ _DEFAULTS: dict[tuple[str, int], FeatureMap] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _default_map(name: str, dim: int) -> FeatureMap:
+def _build_default(name: str, dim: int) -> bool:
+    """Runs while a compiler traces too: a random projection is not to be drawn in the graph."""
     if (name, dim) not in _DEFAULTS:
         _DEFAULTS[name, dim] = feature_map(name, dim).requires_grad_(False)
+    return True
+
+
+def _default_map(name: str, dim: int) -> FeatureMap:
+    _build_default(name, dim)
     return _DEFAULTS[name, dim]
 
 

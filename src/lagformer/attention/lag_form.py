@@ -72,19 +72,19 @@ class Layout(NamedTuple):
     @property
     def n_groups(self) -> int:
         """Size of G."""
-        return math.prod(self.batch[i] for i in self.own)
+        return math.prod([self.batch[i] for i in self.own])
 
     def align(self, x: Tensor) -> Tensor:
         """(…, T, l) → (G, B, T, l), a view where it can be."""
         x = x.expand(*self.batch, *x.shape[-2:]).permute(*self.own, *self.shared, -2, -1)
-        n_rows = math.prod(self.batch[i] for i in self.shared)
+        n_rows = math.prod([self.batch[i] for i in self.shared])
         return x.reshape(self.n_groups, n_rows, *x.shape[-2:])
 
     def restore(self, x: Tensor) -> Tensor:
         """(G, B, T, c) → (…, T, c)."""
         order = (*self.own, *self.shared)
-        x = x.view(*(self.batch[i] for i in order), *x.shape[-2:])
-        return x.permute(*(order.index(i) for i in range(len(order))), -2, -1)
+        x = x.view([*[self.batch[i] for i in order], *x.shape[-2:]])
+        return x.permute([*[order.index(i) for i in range(len(order))], -2, -1])
 
 
 class _LagForm(torch.autograd.Function):
@@ -127,7 +127,8 @@ class _LagForm(torch.autograd.Function):
         for i, (x, dim) in enumerate(zip(args, in_dims[3:], strict=True)):
             x = x.movedim(dim, 0) if dim is not None else x.expand(info.batch_size, *x.shape)
             flat.append(x.flatten(0, 1) if i != by else x.new_empty(0))
-        return _apply(by, sizes, method, flat).view(info.batch_size, -1, *x.shape[1:]), 0
+        result = _apply(by, sizes, method, flat)
+        return result.unflatten(0, [info.batch_size, -1]), 0
 
 
 def _apply(by: int, sizes: Sizes, method: str, args: Sequence[Tensor]) -> Tensor:
@@ -300,9 +301,8 @@ def _fft_derivatives(
             g_t = g[some].transpose(1, 2).contiguous()
         if G in wanted:
             dg = v_hat.new_zeros(*v_hat.shape[:2], T, dtype=v.dtype)
-        if backward:
-            wave = g_t.new_zeros(*g_t.shape[:2], length)
-            dv_hat = torch.fft.rfft(wave)
+        if V in wanted:
+            dv_hat = torch.zeros_like(torch.fft.rfft(g_t, n=length))
         for f in range(l):
             if forward:
                 moved = torch.fft.irfft(v_hat * h[i, f], n=length)[..., :T]
@@ -311,8 +311,7 @@ def _fft_derivatives(
                 if A in wanted:
                     found[A][here][..., f] += (moved * g_t).sum(dim=1)
             if backward:
-                torch.mul(g_t, a_t[:, f : f + 1], out=wave[..., :T])
-                wave_hat = torch.fft.rfft(wave)
+                wave_hat = torch.fft.rfft(g_t * a_t[:, f : f + 1], n=length)
                 if V in wanted:
                     dv_hat.addcmul_(wave_hat, h_conj[i, f])
                 if R in wanted:
