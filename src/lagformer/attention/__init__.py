@@ -5,6 +5,7 @@ from lagformer.attention.feature_maps import FeatureMap, feature_map, feature_ma
 from lagformer.attention.linear import linear_attention, softmax_attention
 from lagformer.attention.modules import LinearAttention, RelativeLinearAttention
 from lagformer.attention.relative import relative_linear_attention
+from lagformer.attention.toeplitz import toeplitz_linear_attention
 
 __all__ = [
     "FeatureMap",
@@ -16,4 +17,5 @@ __all__ = [
     "reference",
     "relative_linear_attention",
     "softmax_attention",
+    "toeplitz_linear_attention",
 ]

@@ -5,6 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+METHODS = ("auto", "dense", "block", "fft", "band")
+
+
+def check_method(method: str) -> None:
+    """Raise ValueError for an unknown way of summing over lags."""
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
+
 
 def broadcast_batch(*tensors: Tensor) -> torch.Size:
     """The common leading dimensions of (..., time, width) tensors."""

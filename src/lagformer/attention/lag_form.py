@@ -43,6 +43,19 @@ class Sizes(NamedTuple):
     future: int
 
 
+def lag_table(rows: Tensor, past: int, future: int) -> Tensor:
+    """Rows (…, 2R+1, l) for the lags -R … R → (…, past+1+future, l) for -past … future, clamped."""
+    R = rows.shape[-2] // 2
+    inner = rows[..., max(R - past, 0) : R + future + 1, :]
+    if past <= R and future <= R:
+        return inner
+    left, right = (
+        row.expand(*row.shape[:-2], max(n - R, 0), row.shape[-1])
+        for row, n in ((rows[..., :1, :], past), (rows[..., -1:, :], future))
+    )
+    return torch.cat([left, inner, right], dim=-2)
+
+
 def lag_sums(a: Tensor, r: Tensor, v: Tensor, past: int, *, method: str) -> Tensor:
     """Σ_j (a_iᵀ r_{j-i}) v_j: a (…,T,l), r (…,N,l) with lags -past … N-1-past, v (…,S,c) → (…,T,c).
 
@@ -167,6 +180,11 @@ def askew(scores: Tensor, n_q: int, n_k: int) -> Tensor:
     return scores.as_strided((n, n_q, n_k), (n_q * width, width - 1, 1), n_q - 1)
 
 
+def block_length(T: int) -> int:
+    """Queries a block when T is cut into equal blocks of at most BLOCK."""
+    return max(1, -(-T // max(1, -(-T // BLOCK))))
+
+
 class _Block(NamedTuple):
     """Where a block of queries lies in a and g, its keys in v, its lags in the padded table."""
 
@@ -177,7 +195,7 @@ class _Block(NamedTuple):
     lags: slice
 
 
-def _blocks(n_groups: int, n_rows: int, sizes: Sizes, n: int) -> Iterator[_Block]:
+def blocks(n_groups: int, n_rows: int, sizes: Sizes, n: int) -> Iterator[_Block]:
     """Cover every pair whose lag is in the table; a block's scores stay in the cache."""
     for t in range(0, sizes.T, n):
         stop = min(t + n, sizes.T)
@@ -206,15 +224,15 @@ def _block_derivatives(
     a, r, v, g = args
     found = _zeros(args, wanted, sizes)
     n_groups, n_rows = (a if V in wanted else v).shape[:2]
-    n = -(-sizes.T // max(1, -(-sizes.T // BLOCK)))  # equal blocks of at most BLOCK queries
+    n = block_length(sizes.T)
     # Rows of zeros on both sides: a pair whose lag is not in the table scores 0.
-    margin = (0, 0, max(n - 1, 0), max(n - 1, 0))
+    margin = (0, 0, n - 1, n - 1)
     r = F.pad(r, margin) if wanted != [R] and r.numel() else r
     if R in wanted:
         found[R] = F.pad(found[R], margin)
     v = v.contiguous()
     skewed: Tensor | None = None
-    for block in _blocks(n_groups, n_rows, sizes, n) if n else ():
+    for block in blocks(n_groups, n_rows, sizes, n):
         queries = (block.groups, block.rows, block.queries)
         keys = (block.groups, block.rows, block.keys)
         lags = (block.groups, block.lags)
@@ -256,15 +274,20 @@ def fast_length(n: int) -> int:
     return best
 
 
-def _spectrum(r: Tensor, sizes: Sizes, length: int) -> Tensor:
-    """(G, N, l) → (G, l, F): the table as a circular filter, h_u = r_{-u}."""
-    h = r.transpose(1, 2).flip(-1)  # u = -future … past
-    z = h.new_zeros(*h.shape[:-1], length)
-    z[..., : sizes.past + 1] = h[..., sizes.future :]
+def to_circle(table: Tensor, sizes: Sizes, length: int) -> Tensor:
+    """(…, N) by lag → (…, length) as a circular filter, h_u = r_{-u}."""
+    h = table.flip(-1)  # u = -future … past
+    circle = h.new_zeros(*h.shape[:-1], length)
+    circle[..., : sizes.past + 1] = h[..., sizes.future :]
     if sizes.future:
-        z[..., -sizes.future :] = h[..., : sizes.future]
-    spectrum: Tensor = torch.fft.rfft(z)
-    return spectrum
+        circle[..., -sizes.future :] = h[..., : sizes.future]
+    return circle
+
+
+def from_circle(circle: Tensor, sizes: Sizes) -> Tensor:
+    """The inverse of to_circle."""
+    after = circle[..., circle.shape[-1] - sizes.future :]
+    return torch.cat([after, circle[..., : sizes.past + 1]], dim=-1).flip(-1)
 
 
 def _fft_derivatives(
@@ -273,14 +296,14 @@ def _fft_derivatives(
     """Feature by feature, a circular correlation too long to wrap around; time comes last here."""
     a, r, v, g = args
     found = _zeros(args, wanted, sizes)
-    T, S, past, future = sizes
+    T, S = sizes.T, sizes.S
     n_groups, n_rows = (a if V in wanted else v).shape[:2]
     l, c = (r if A in wanted else a).shape[-1], (v if G in wanted else g).shape[-1]
     if not T * S * n_groups * n_rows * l * c:
         return found
     length = fast_length(T + S - 1)
     if list(wanted) != [R]:
-        h = _spectrum(r, sizes, length)
+        h = torch.fft.rfft(to_circle(r.transpose(1, 2), sizes, length))
         h_conj = h.conj().resolve_conj()
     if R in wanted:
         dh = torch.fft.rfft(v.new_zeros(n_groups, l, length))
@@ -321,7 +344,5 @@ def _fft_derivatives(
         if G in wanted:
             found[G][some] = dg.transpose(1, 2)
     if R in wanted:
-        z = torch.fft.irfft(dh, n=length)
-        around = torch.cat([z[..., length - future :], z[..., : past + 1]], dim=-1)
-        found[R] = around.flip(-1).transpose(1, 2)
+        found[R] = from_circle(torch.fft.irfft(dh, n=length), sizes).transpose(1, 2)
     return found

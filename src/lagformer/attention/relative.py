@@ -9,14 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagformer.attention.checks import broadcast_batch, check_lags, check_qkv
+from lagformer.attention.checks import broadcast_batch, check_lags, check_method, check_qkv
 from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, map_queries, resolve
 from lagformer.attention.fused import Lags, can_fuse, fused_attention
-from lagformer.attention.lag_form import Layout, lag_sums
+from lagformer.attention.lag_form import Layout, lag_sums, lag_table
 from lagformer.attention.linear import content_sums, prepare, split
 from lagformer.attention.normalise import normalise, quarantine, release, with_weight
-
-METHODS = ("auto", "dense", "block", "fft", "band")
 
 
 def relative_linear_attention(
@@ -54,8 +52,7 @@ def relative_linear_attention(
     """
     check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     check_lags(lags, q, broadcast_batch(q, k, v), ndim=2, name="lags")
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
+    check_method(method)
     phi_q, phi_k = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
     late = None
@@ -85,7 +82,7 @@ def _fused(
 ) -> Tensor:
     T, S = q.shape[-2], k.shape[-2]
     layout = Layout.of(broadcast_batch(q, k, v), phi_r.shape[:-2])
-    table = _table(phi_r, max(T - 1, 0), max(S - 1, 0))
+    table = lag_table(phi_r, max(T - 1, 0), max(S - 1, 0))
     window = lag_window_sums(phi_r, T, S, False)
     lags = Lags(*(x.reshape(layout.n_groups, *x.shape[-2:]) for x in (table, window)))
     q, k, elementwise = prepare(phi_q, phi_k, q, k)
@@ -130,21 +127,6 @@ def choose_method(T: int, S: int, R: int, l: int, c: int, causal: bool) -> str:
     return "fft" if near == "block" and direct > 2.4 * l * c * length.bit_length() else near
 
 
-def _table(phi_r: Tensor, past: int, future: int) -> Tensor:
-    """Rows of φ(r) for the lags -past … future, (…, past + 1 + future, l), by the clamp rule."""
-    R = phi_r.shape[-2] // 2
-    inner = phi_r[..., max(R - past, 0) : R + future + 1, :]
-
-    def repeat(row: Tensor, n: int) -> Tensor:
-        return row.expand(*row.shape[:-2], n, row.shape[-1])
-
-    if past <= R and future <= R:
-        return inner
-    left = repeat(phi_r[..., :1, :], max(past - R, 0))
-    right = repeat(phi_r[..., -1:, :], max(future - R, 0))
-    return torch.cat([left, inner, right], dim=-2)
-
-
 def _lag_numerator(
     phi_q: Tensor, phi_r: Tensor, value: Tensor, causal: bool, method: str
 ) -> Tensor:
@@ -160,7 +142,7 @@ def _lag_numerator(
     if method == "band":
         return _band_numerator(phi_q, phi_r, value, causal)
     past, future = max(T - 1, 0), 0 if causal else max(S - 1, 0)
-    table = _table(phi_r, past, future)
+    table = lag_table(phi_r, past, future)
     if causal and method == "fft":
         return _causal_fft_numerator(phi_q, table, value)
     return lag_sums(phi_q, table, value, past, method=method)
@@ -196,7 +178,7 @@ def _band_numerator(phi_q: Tensor, phi_r: Tensor, value: Tensor, causal: bool) -
     T, S = phi_q.shape[-2], value.shape[-2]
     R = max(phi_r.shape[-2] // 2, 1)
     past, future = R - 1, 0 if causal else R - 1
-    near = lag_sums(phi_q, _table(phi_r, past, future), value, past, method="block")
+    near = lag_sums(phi_q, lag_table(phi_r, past, future), value, past, method="block")
     before = _shifted(value.cumsum(dim=-2), R, T)  # Σ_{j ≤ i-R} v_j
     far = (phi_q @ phi_r[..., :1, :].transpose(-1, -2)) * before
     if not causal:
