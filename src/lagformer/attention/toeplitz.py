@@ -96,7 +96,7 @@ def _weighted_sums(x: Tensor, y: Tensor, w: Tensor, z: Tensor, causal: bool, met
         return (scores.tril() if causal else scores) @ z
     if method == "band":
         R = max(R, 1)
-        near = _lag_weighted(x, y, _table(w, R - 1, 0 if causal else R - 1), z, R - 1, "block")
+        near = lag_weighted_sums(x, y, _table(w, R - 1, 0 if causal else R - 1), z, R - 1, "block")
         far = w[..., :1, None] * _running(x, y, z, R)
         if causal:
             return near + far
@@ -105,7 +105,7 @@ def _weighted_sums(x: Tensor, y: Tensor, w: Tensor, z: Tensor, causal: bool, met
     past, future = max(T - 1, 0), 0 if causal else max(S - 1, 0)
     # Causal sums stay direct: an FFT's rounding would let the future touch the past.
     method = "fft" if method == "fft" and not causal else "block"
-    return _lag_weighted(x, y, _table(w, past, future), z, past, method)
+    return lag_weighted_sums(x, y, _table(w, past, future), z, past, method)
 
 
 def _table(w: Tensor, past: int, future: int) -> Tensor:
@@ -123,7 +123,8 @@ def _running(x: Tensor, y: Tensor, z: Tensor, delay: int) -> Tensor:
     return F.pad(sums, (0, 0, min(late, T), 0))
 
 
-def _lag_weighted(x: Tensor, y: Tensor, w: Tensor, z: Tensor, past: int, method: str) -> Tensor:
+def lag_weighted_sums(x: Tensor, y: Tensor, w: Tensor, z: Tensor, past: int, method: str) -> Tensor:
+    """Σ_j (x_iᵀy_j) w_{j-i} z_j over the lags -past … of w (…,N); leading dimensions broadcast."""
     layout = Layout.of(broadcast_batch(x, y, w.unsqueeze(-1), z), w.shape[:-1])
     table = w.reshape(layout.n_groups, w.shape[-1])
     return layout.restore(
