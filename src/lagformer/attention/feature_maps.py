@@ -81,7 +81,8 @@ class FeatureMap(nn.Module):
             )
         if x.dtype not in _HALF:
             return phi(x)
-        return phi(x.float()).clamp(max=torch.finfo(x.dtype).max).to(x.dtype)
+        largest = torch.finfo(x.dtype).max
+        return phi(x.float()).clamp(-largest, largest).to(x.dtype)
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
@@ -270,7 +271,12 @@ class FavorPlus(FeatureMap):
         def normal(*size: int) -> Tensor:
             return torch.randn(*size, generator=generator, dtype=torch.float64)
 
-        blocks = [torch.linalg.qr(normal(dim, dim))[0] for _ in range(-(-num_features // dim))]
+        def rotation() -> Tensor:
+            # Signs of R's diagonal: without them a row would lean to one side, a bias in the kernel
+            q, r = torch.linalg.qr(normal(dim, dim))
+            return q * r.diagonal().sign()
+
+        blocks = [rotation() for _ in range(-(-num_features // dim))]
         lengths: Tensor = normal(num_features, dim).norm(dim=1, keepdim=True)
         return (torch.cat(blocks)[:num_features] * lengths).float()
 
