@@ -51,7 +51,7 @@ class FeatureMap(nn.Module):
         self.dim = dim
         self.num_features = dim
 
-    # The map acts by element and knows its ``slope``: the fused backward pass can use it.
+    # The map acts by element and knows ``write`` and ``slope``: the fused passes can use it.
     elementwise: ClassVar[bool] = False
 
     def phi(self, x: Tensor) -> Tensor:
@@ -61,6 +61,10 @@ class FeatureMap(nn.Module):
     def phi_query(self, x: Tensor) -> Tensor:
         """φ(x) up to a positive factor per row."""
         return self.phi(x)
+
+    def write(self, x: Tensor, out: Tensor) -> None:
+        """φ(x) into ``out``, without gradient, for maps that act by element."""
+        raise NotImplementedError
 
     def slope(self, phi: Tensor) -> Tensor:
         """dφ/dx as a function of φ, for maps that act by element."""
@@ -138,6 +142,10 @@ class EluPlusOne(FeatureMap):
         """1 + ELU(x)."""
         return elu_plus_one(x)
 
+    def write(self, x: Tensor, out: Tensor) -> None:
+        """1 + ELU(x), as elu_plus_one."""
+        torch.clamp(x, max=0, out=out).exp_().add_(x.relu())
+
     def slope(self, phi: Tensor) -> Tensor:
         """1 above zero, φ itself below."""
         return phi.clamp(max=1)
@@ -155,6 +163,10 @@ class Relu(FeatureMap):
     def phi(self, x: Tensor) -> Tensor:
         """max(x, 0)."""
         return x.relu()
+
+    def write(self, x: Tensor, out: Tensor) -> None:
+        """max(x, 0)."""
+        torch.clamp(x, min=0, out=out)
 
     def slope(self, phi: Tensor) -> Tensor:
         """1 above zero, 0 below."""
@@ -281,7 +293,7 @@ class FavorPlus(FeatureMap):
         return (torch.cat(blocks)[:num_features] * lengths).float()
 
     def _exponent(self, x: Tensor) -> Tensor:
-        scores = x @ self.projection.to(x).transpose(0, 1)
+        scores: Tensor = x @ self.projection.to(x).transpose(0, 1)
         return scores - x.square().sum(dim=-1, keepdim=True) / 2
 
     def phi(self, x: Tensor) -> Tensor:

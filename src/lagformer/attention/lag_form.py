@@ -87,11 +87,15 @@ class Layout(NamedTuple):
         """Size of G."""
         return math.prod([self.batch[i] for i in self.own])
 
+    @property
+    def n_rows(self) -> int:
+        """Size of B."""
+        return math.prod([self.batch[i] for i in self.shared])
+
     def align(self, x: Tensor) -> Tensor:
         """(…, T, l) → (G, B, T, l), a view where it can be."""
         x = x.expand(*self.batch, *x.shape[-2:]).permute(*self.own, *self.shared, -2, -1)
-        n_rows = math.prod([self.batch[i] for i in self.shared])
-        return x.reshape(self.n_groups, n_rows, *x.shape[-2:])
+        return x.reshape(self.n_groups, self.n_rows, *x.shape[-2:])
 
     def restore(self, x: Tensor) -> Tensor:
         """(G, B, T, c) → (…, T, c)."""

@@ -116,7 +116,7 @@ def prepare(
 ) -> tuple[Tensor, Tensor, Elementwise | None]:
     """What fused_attention takes: q and k as they are where it can map them itself."""
     if phi_q is phi_k and isinstance(phi_k, FeatureMap) and phi_k.elementwise:
-        return q, k, Elementwise(phi_k.phi, phi_k.slope)
+        return q, k, Elementwise(phi_k.phi, phi_k.write, phi_k.slope)
     return map_queries(phi_q, q), phi_k(k), None
 
 

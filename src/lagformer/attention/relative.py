@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lagformer.attention.checks import broadcast_batch, check_lags, check_method, check_qkv
 from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, map_queries, resolve
-from lagformer.attention.fused import Lags, can_fuse, fused_attention
+from lagformer.attention.fused import can_fuse, fused_attention, worth_fusing
 from lagformer.attention.lag_form import Layout, lag_sums, lag_table
 from lagformer.attention.linear import content_sums, prepare, split
 from lagformer.attention.normalise import normalise, quarantine, release, with_weight
@@ -64,8 +64,10 @@ def relative_linear_attention(
         phi_r = phi_k(lags.to(dtype))
         if method == "auto":
             method = choose_method(T, S, lags.shape[-2] // 2, phi_r.shape[-1], v.shape[-1], causal)
-        if method == "block" and not causal and key_mask is None and can_fuse():
-            out = _fused(phi_q, phi_k, query, key, value, phi_r)
+        layout = Layout.of(broadcast_batch(q, k, v), lags.shape[:-2])
+        plain = causal or key_mask is not None or not can_fuse()
+        if method == "block" and not plain and worth_fusing(layout.n_rows, T, S):
+            out = _fused(layout, phi_q, phi_k, query, key, value, phi_r)
         else:
             query, key = map_queries(phi_q, query), phi_k(key)
             out = _sum_and_normalise(query, key, value, phi_r, causal, key_mask, method)
@@ -73,6 +75,7 @@ def relative_linear_attention(
 
 
 def _fused(
+    layout: Layout,
     phi_q: Callable[[Tensor], Tensor],
     phi_k: Callable[[Tensor], Tensor],
     q: Tensor,
@@ -81,13 +84,11 @@ def _fused(
     phi_r: Tensor,
 ) -> Tensor:
     T, S = q.shape[-2], k.shape[-2]
-    layout = Layout.of(broadcast_batch(q, k, v), phi_r.shape[:-2])
     table = lag_table(phi_r, max(T - 1, 0), max(S - 1, 0))
-    window = lag_window_sums(phi_r, T, S, False)
-    lags = Lags(*(x.reshape(layout.n_groups, *x.shape[-2:]) for x in (table, window)))
+    table = table.reshape(layout.n_groups, *table.shape[-2:])
     q, k, elementwise = prepare(phi_q, phi_k, q, k)
     aligned = (layout.align(q), layout.align(k), layout.align(v))
-    return layout.restore(fused_attention(*aligned, lags, elementwise))
+    return layout.restore(fused_attention(*aligned, table, elementwise))
 
 
 def _sum_and_normalise(
