@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lagformer.classifier import LagformerClassifier
     from lagformer.model import Lagformer, LagformerConfig
 
 __version__ = "0.1.0"
-__all__ = ["Lagformer", "LagformerConfig", "__version__"]
+__all__ = ["Lagformer", "LagformerClassifier", "LagformerConfig", "__version__"]
 
 # Where each name lives; imported on first use, so that `lagformer --help` does not wait for torch.
-_HOMES = {"Lagformer": "lagformer.model", "LagformerConfig": "lagformer.model"}
+_HOMES = {
+    "Lagformer": "lagformer.model",
+    "LagformerConfig": "lagformer.model",
+    "LagformerClassifier": "lagformer.classifier",
+}
 
 
 def __getattr__(name: str) -> Any:

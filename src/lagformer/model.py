@@ -29,6 +29,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.1,
         "feature_map": "elu+1",
     },
+    # Ours, for any data set: about 50 patches, of at most 32 samples. Still to be tuned.
+    "base": {
+        "embed_dim": 64,
+        "num_heads": 4,
+        "head_dim": 16,
+        "num_blocks": 3,
+        "mlp_dim": 128,
+        "dropout": 0.1,
+    },
 }
 
 
@@ -74,7 +83,8 @@ class LagformerConfig:
         """Return the preset `name` fitted to a data set. ValueError for an unknown name."""
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(PRESETS)}")
-        return cls(series_length, in_channels, num_classes, **PRESETS[name])
+        sizes = {"patch_length": min(max(round(series_length / 50), 1), 32)} | PRESETS[name]
+        return cls(series_length, in_channels, num_classes, **sizes)
 
     @property
     def num_tokens(self) -> int:

@@ -19,6 +19,7 @@ class EpochRecord(TypedDict, total=False):
     seconds: float  # wall time of the epoch, validation included
     validation_loss: float
     validation_macro_f1: float
+    stopped: str  # in the last record of a run that ended before its last epoch: why
 
 
 def append_history(path: Path, record: EpochRecord) -> None:

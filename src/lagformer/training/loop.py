@@ -8,8 +8,9 @@ generator's state.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from lagformer.training.history import EpochRecord, append_history, write_histor
 
 OnEpoch = Callable[[EpochRecord], None]
 
+_global_generators = threading.RLock()
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -35,7 +38,8 @@ class Recipe:
 
     AdamW with a one-cycle learning rate that peaks at `learning_rate`, cross-entropy with label
     smoothing, gradients clipped at norm `clip_norm`; each series is shifted circularly by a random
-    amount and multiplied by a factor drawn from `amplitude` (None: left alone).
+    amount and multiplied by a factor drawn from `amplitude` (None: left alone). With `patience`,
+    training ends after that many epochs in a row without a better validation score.
     Raises ValueError for values out of range.
     """
 
@@ -47,6 +51,7 @@ class Recipe:
     clip_norm: float = 1.0
     shift: bool = True
     amplitude: tuple[float, float] | None = (0.8, 1.2)
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -60,6 +65,9 @@ class Recipe:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay!r}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing!r}")
+        patience = self.patience
+        if patience is not None and not (isinstance(patience, int) and patience >= 1):
+            raise ValueError(f"patience must be None or an integer ≥ 1, got {patience!r}")
         if self.amplitude is not None and not 0 < self.amplitude[0] <= self.amplitude[1]:
             raise ValueError(f"amplitude must be 0 < low ≤ high, got {self.amplitude!r}")
 
@@ -97,19 +105,24 @@ def fit(
     """Train `model` in place, on the device it lies on, and return the record of every epoch.
 
     With `validation`, macro F1 is taken after each epoch and the model ends with the weights of
-    the best epoch (ties: lower loss, then the earlier), not of the last. With `folder`, each epoch
+    the best epoch (ties: lower loss, then the earlier), not of the last; a run that ends early by
+    `recipe.patience` says so in its last record. With `folder`, each epoch
     ends in an atomic checkpoint there and a line in `history.jsonl`; calling again with the same
     arguments continues after the last whole epoch and ends with the same bits as a run that was
     never interrupted. `on_epoch` is called after each epoch's checkpoint is safe.
 
     The global random state is left as it was. Raises ValueError for a damaged checkpoint, one that
-    belongs to another run (nothing is overwritten), or a loss that is no longer finite.
+    belongs to another run (nothing is overwritten), a loss that is no longer finite, or patience
+    without validation data.
     """
+    if recipe.patience is not None and validation is None:
+        raise ValueError("patience needs validation data")
     device = model.head.weight.device
     run = _Run(model, recipe, train, validation, seed, folder)
     data = _on(train, device, model.head.weight.dtype)
     held_out = None if validation is None else _on(validation, device, model.head.weight.dtype)
-    for epoch in range(len(run.history) + 1, recipe.epochs + 1):
+    while len(run.history) < recipe.epochs and not (run.history and "stopped" in run.history[-1]):
+        epoch = len(run.history) + 1
         began = time.perf_counter()
         generator = torch.Generator().manual_seed(_mixed(seed, epoch, 1))
         with seeded(seed, epoch, device=device):  # for dropout
@@ -120,6 +133,8 @@ def fit(
         record = EpochRecord(epoch=epoch, train_loss=loss, learning_rate=rate)
         if held_out is not None:
             _validate(run, held_out, record)
+            if recipe.patience is not None:
+                _judge([*run.history, record], recipe.patience)
         record["seconds"] = time.perf_counter() - began
         run.finish_epoch(record)
         if on_epoch is not None:
@@ -154,12 +169,13 @@ def predict_logits(
 def seeded(*seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Run torch's global generators from `seed`, then put their states back.
 
-    Dropout and the initialisers of `torch.nn` can draw from no other generator.
+    Dropout and the initialisers of `torch.nn` can draw from no other generator. One thread at a
+    time: they share these generators.
     """
     device = torch.device(device)
     cuda = range(torch.cuda.device_count()) if device.type == "cuda" else ()
-    mps_state = torch.mps.get_rng_state() if device.type == "mps" else None
-    with torch.random.fork_rng(cuda):
+    with _global_generators, torch.random.fork_rng(cuda):
+        mps_state = torch.mps.get_rng_state() if device.type == "mps" else None
         torch.manual_seed(_mixed(*seed))
         try:
             yield
@@ -296,6 +312,14 @@ def _validate(run: _Run, held_out: Examples, record: EpochRecord) -> None:
     if score > run.best_score:  # lists compare element by element
         run.best_score = score
         run.best = {name: t.detach().clone() for name, t in run.model.state_dict().items()}
+
+
+def _judge(history: Sequence[EpochRecord], patience: int) -> None:
+    """Note in the last record that it is time to stop, if it is."""
+    scores = [(r["validation_macro_f1"], -r["validation_loss"]) for r in history]
+    best = 1 + scores.index(max(scores))
+    if len(history) - best >= patience:
+        history[-1]["stopped"] = f"no validation score in {patience} epochs above epoch {best}'s"
 
 
 def _on(examples: Examples, device: torch.device, dtype: torch.dtype) -> Examples:
