@@ -286,10 +286,11 @@ class FavorPlus(FeatureMap):
         def rotation() -> Tensor:
             # Signs of R's diagonal: without them a row would lean to one side, a bias in the kernel
             q, r = torch.linalg.qr(normal(dim, dim))
-            return q * r.diagonal().sign()
+            rotated: Tensor = q * r.diagonal().sign()
+            return rotated
 
         blocks = [rotation() for _ in range(-(-num_features // dim))]
-        lengths: Tensor = normal(num_features, dim).norm(dim=1, keepdim=True)
+        lengths = torch.linalg.vector_norm(normal(num_features, dim), dim=1, keepdim=True)
         return (torch.cat(blocks)[:num_features] * lengths).float()
 
     def _exponent(self, x: Tensor) -> Tensor:

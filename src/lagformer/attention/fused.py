@@ -46,7 +46,7 @@ def can_fuse() -> bool:
 
 
 def worth_fusing(batch: int, T: int, S: int) -> bool:
-    """With lags: enough rows for a product per query; windows too wide for differences to cancel."""
+    """With lags: rows enough for a product per query, windows wide enough to be differences."""
     return batch >= ENOUGH_ROWS and 2 * S >= T
 
 
