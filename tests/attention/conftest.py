@@ -87,8 +87,8 @@ def _agree(found: Tensors, expected: Tensors, tolerance: float = 1e-12, floor: f
         assert f.shape == e.shape, what
         assert f.dtype == e.dtype, what
         if e.numel():
-            error = float((f - e).abs().max())
-            scale = max(float(e.abs().max()), floor)
+            error = float((f - e).detach().abs().max())
+            scale = max(float(e.detach().abs().max()), floor)
             assert error <= tolerance * scale, f"{what}: error {error:.3g}, scale {scale:.3g}"
 
 
