@@ -66,7 +66,8 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: peak of the one-cycle schedule; None: 1e-3.
         validation_fraction: share of each class that is held out to choose the best epoch, by
             macro F1 (ties: the lower loss). Classes too small to share train only; 0, or classes
-            all too small, means no validation: the last epoch stays.
+            all too small, means no validation: the last epoch stays. None: 0.1 from 300 series on
+            or with patience, else 0, for a choice by a handful of series is noise.
         patience: end after that many epochs without a better validation score; the last record of
             `history_` then says so. None: never.
         class_weight: "balanced" (inverse to the classes' weights), or weights by class, 1 where
@@ -103,7 +104,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_epochs: int | None = None,
         batch_size: int = 64,
         learning_rate: float | None = None,
-        validation_fraction: float = 0.1,
+        validation_fraction: float | None = None,
         patience: int | None = None,
         class_weight: Literal["balanced"] | dict[Any, float] | None = None,
         normalize: bool = False,
@@ -296,12 +297,12 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, examples: WeightedSeries, seed: int
     ) -> tuple[WeightedSeries, WeightedSeries | None]:
         """Hold out the validation fraction; None where nothing is held out."""
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction must lie in [0, 1), got {self.validation_fraction!r}"
-            )
-        generator = np.random.default_rng(seed)
-        kept, held_out = hold_out(examples.targets, self.validation_fraction, generator)
+        fraction = self.validation_fraction
+        if fraction is None:
+            fraction = 0.1 if len(examples) >= 300 or self.patience is not None else 0.0
+        if not 0 <= fraction < 1:
+            raise ValueError(f"validation_fraction must lie in [0, 1), got {fraction!r}")
+        kept, held_out = hold_out(examples.targets, fraction, np.random.default_rng(seed))
         if len(held_out) == 0:
             return examples, None
         return examples.subset(kept), examples.subset(held_out)

@@ -1,73 +1,19 @@
-"""The command `lagformer`: parses, calls, prints.
-
-What takes long to import is imported inside the commands, so that `--help` answers at once.
-"""
+"""`lagformer forda`."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lagformer.cli.app import Json, command
+
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from lagformer.data import Collection
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Linear-time attention with relative positions, and the time-series classifier of it.",
-)
-P = ParamSpec("P")
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-
-
-def main() -> None:
-    """Run the command line; every error is one line on stderr and exit code 2."""
-    try:
-        code = app(standalone_mode=False)
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        if message := error.format_message():  # wrong usage; none if all typer did is print help
-            _fail(message)
-        code = 2
-    sys.exit(code)
-
-
-def _fail(message: str) -> None:
-    print("error:", " ".join(message.split()), file=sys.stderr)
-
-
-def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Register a command whose errors are one line."""
-
-    @functools.wraps(function)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            function(*args, **kwargs)
-        except KeyboardInterrupt:
-            _fail("interrupted; the same command again resumes what it was training")
-            raise typer.Exit(130) from None
-        except OSError as error:
-            named = error.filename is not None
-            _fail(f"{error.filename}: {error.strerror}" if named else str(error))
-            raise typer.Exit(2) from None
-        except ValueError as error:
-            _fail(str(error))
-            raise typer.Exit(2) from None
-
-    return app.command()(guarded)
 
 
 @command
@@ -111,50 +57,6 @@ def forda(
         print(json.dumps(result))
     else:
         _print_scores(result, folder)
-
-
-@command
-def audit(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="UCR name or file.")],
-    as_json: Json = False,
-) -> None:
-    """Look for reasons to doubt a score on this data: leaks, repeats, drift."""
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from lagformer.data import audit as run_audit
-
-    report = run_audit(*_load(data))
-    if as_json:
-        print(report.to_json())
-        return
-    table = Table("check", "verdict", "score", "evidence, → cure", box=box.SIMPLE, pad_edge=False)
-    for finding in report.findings:
-        text = f"{finding.detail}\n→ {finding.cure}" if finding.cure else finding.detail
-        table.add_row(finding.check, finding.verdict, f"{finding.score:.4g}", escape(text))
-    console = Console()
-    console.print(table)
-    console.print(f"{report.dataset}: {report.verdict}", markup=False, highlight=False)
-
-
-@command
-def figures(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the figures go.")],
-) -> None:
-    """Draw the figures of the guide."""
-    for path in importlib.import_module("lagformer.report.plots").write_figures(folder):
-        print(path)
-
-
-def _load(data: str) -> tuple[Collection, Collection | None]:
-    """Read a file, or both splits of a UCR data set: no UCR name has a dot or a slash."""
-    from lagformer.data import load_ucr, read_dataset
-
-    if Path(data).name != data or Path(data).suffix or Path(data).exists():
-        return read_dataset(Path(data)), None
-    return load_ucr(data)
 
 
 def _print_scores(result: dict[str, Any], folder: Path) -> None:

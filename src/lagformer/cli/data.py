@@ -1,0 +1,48 @@
+"""`lagformer audit` and `lagformer figures`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lagformer.cli.app import Json, command, is_file, load
+
+
+@command
+def audit(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="UCR name or file.")],
+    as_json: Json = False,
+) -> None:
+    """Look for reasons to doubt a score on this data: leaks, repeats, drift."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from lagformer.data import audit as run_audit
+    from lagformer.data import load_ucr
+
+    splits = (load(data, "train"), None) if is_file(data) else load_ucr(data)
+    report = run_audit(*splits)
+    if as_json:
+        print(report.to_json())
+        return
+    table = Table("check", "verdict", "score", "evidence, → cure", box=box.SIMPLE, pad_edge=False)
+    for finding in report.findings:
+        text = f"{finding.detail}\n→ {finding.cure}" if finding.cure else finding.detail
+        table.add_row(finding.check, finding.verdict, f"{finding.score:.4g}", escape(text))
+    console = Console()
+    console.print(table)
+    console.print(f"{report.dataset}: {report.verdict}", markup=False, highlight=False)
+
+
+@command
+def figures(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the figures go.")],
+) -> None:
+    """Draw the figures of the guide."""
+    for path in importlib.import_module("lagformer.report.plots").write_figures(folder):
+        print(path)
