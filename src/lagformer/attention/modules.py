@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lagformer.attention.feature_maps import accumulation_dtype
 from lagformer.attention.feature_maps import feature_map as build_feature_map
 from lagformer.attention.linear import linear_attention, split
-from lagformer.attention.normalise import normalise, with_weight
+from lagformer.attention.normalise import normalise, quarantine, release, with_weight
 from lagformer.attention.relative import relative_linear_attention
 from lagformer.attention.streaming import StreamState, content_step, lag_step, toeplitz_step
 from lagformer.attention.toeplitz import toeplitz_linear_attention
@@ -90,10 +90,16 @@ class LinearAttention(nn.Module):
             raise ValueError("only causal attention streams: build the module with causal=True")
         dtype = accumulation_dtype(x.dtype)
         q, k, v = (t.to(dtype) for t in self._heads(x))
-        sums, state = self._stream(
-            self.feature_map.query(q), self.feature_map(k), with_weight(v, None), state
-        )
-        return self._merge(normalise(*split(sums)).to(x.dtype)), state
+        with torch.autocast(x.device.type, enabled=False):
+            k, v, late = quarantine(k, v)
+            sums, state = self._stream(
+                self.feature_map.query(q), self.feature_map(k), with_weight(v, None), state
+            )
+            heads = release(normalise(*split(sums)), late)
+        if late is not None:  # later steps see what was quarantined in this one
+            seen = late[..., -1:, None]
+            state = state._replace(content=state.content.masked_fill(seen, torch.nan))
+        return self._merge(heads.to(x.dtype)), state
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(…, T, D) → three times (…, H, T, d)."""
@@ -185,7 +191,7 @@ class RelativeLinearAttention(_WithLags):
             q,
             k,
             v,
-            self.lags,
+            self.lags.to(q.dtype),  # autocast projects to a half type
             feature_map=self.feature_map,
             causal=self.causal,
             key_mask=key_mask,
@@ -230,7 +236,7 @@ class ToeplitzLinearAttention(_WithLags):
             q,
             k,
             v,
-            self.log_weights.exp(),
+            self.log_weights.exp().to(q.dtype),
             feature_map=self.feature_map,
             causal=self.causal,
             key_mask=key_mask,
