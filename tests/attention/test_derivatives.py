@@ -91,8 +91,9 @@ def test_only_what_needs_a_gradient_gets_one(
 
 
 @every_case
+@pytest.mark.parametrize("rows", [2, 9])
 def test_second_derivatives_with_some_inputs_fixed(
-    op: str, options: dict[str, Any], ops: Ops, make: Make
+    op: str, options: dict[str, Any], rows: int, ops: Ops, make: Make
 ) -> None:
     """A gradient penalty: only one input is differentiated, and the penalty's gradient is."""
     fast, dense = ops[op]
@@ -100,7 +101,7 @@ def test_second_derivatives_with_some_inputs_fixed(
     for wanted in range(4 if op != "linear" else 3):
         penalties = []
         for attend, kwargs in ((fast, options), (dense, plain)):
-            inputs = make(op, 5, R=2)
+            inputs = make(op, 5, R=2, batch=(rows, 3))
             inputs[wanted].requires_grad_()
             out = attend(*inputs, **kwargs).square().sum()
             (g,) = torch.autograd.grad(out, inputs[wanted], create_graph=True)

@@ -46,11 +46,18 @@ def as_views(x: Tensor) -> dict[str, Tensor]:
 
 
 @every_case
+@pytest.mark.parametrize("rows", [2, 9])
 def test_views_have_the_numbers_of_their_copies(
-    op: str, options: dict[str, Any], ops: Ops, make: Make, results: Results, agree: Agree
+    op: str,
+    options: dict[str, Any],
+    rows: int,
+    ops: Ops,
+    make: Make,
+    results: Results,
+    agree: Agree,
 ) -> None:
     fast, dense = ops[op]
-    inputs = make(op, 9, c=2, R=5)
+    inputs = make(op, 9, c=2, R=5, batch=(rows, 3))
     expected = results(dense, inputs, **{n: o for n, o in options.items() if n != "method"})
     views = [as_views(x if x.dim() > 2 else x.unsqueeze(0)) for x in inputs]
     for kind in views[0]:

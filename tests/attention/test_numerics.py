@@ -52,7 +52,7 @@ def test_half_precision_errs_at_most_twice_as_much_as_the_dense_formula_in_it(
     make: Make,
 ) -> None:
     fast, dense = ops[op]
-    half = make(op, 90, d=8, c=4, R=20, dtype=dtype)
+    half = make(op, 90, d=8, c=4, R=20, batch=(9, 2), dtype=dtype)
     mask = torch.arange(90) % 5 != 2 if masked else None
     exact = dense(*(x.double() for x in half), key_mask=mask, **plain(options))
     torchs_own = dense(*half, key_mask=mask, **plain(options))
@@ -72,8 +72,8 @@ def test_gradients_in_half_precision(
     op: str, options: dict[str, Any], dtype: torch.dtype, ops: Ops, make: Make
 ) -> None:
     fast, dense = ops[op]
-    half = make(op, 90, d=8, c=4, R=20, dtype=dtype)
-    cotangent = make("linear", 90, d=4, dtype=dtype, seed=5)[2]
+    half = make(op, 90, d=8, c=4, R=20, batch=(9, 2), dtype=dtype)
+    cotangent = make("linear", 90, d=4, batch=(9, 2), dtype=dtype, seed=5)[2]
 
     def gradients(attend: Callable[..., Tensor], dtype: torch.dtype, **o: Any) -> list[Tensor]:
         leaves = [x.detach().to(dtype).requires_grad_() for x in half]
@@ -184,7 +184,7 @@ def test_autocast_changes_nothing(
     op: str, options: dict[str, Any], dtype: torch.dtype, masked: bool, ops: Ops, make: Make
 ) -> None:
     fast, _ = ops[op]
-    leaves = [x.requires_grad_() for x in make(op, 40, d=4, R=9, dtype=dtype)]
+    leaves = [x.requires_grad_() for x in make(op, 40, d=4, R=9, batch=(9, 2), dtype=dtype)]
     mask = torch.arange(40) > 3 if masked else None
 
     out = fast(*leaves, key_mask=mask, **options)

@@ -284,6 +284,34 @@ def test_many_blocks_and_levels(
         agree(results(fast, inputs, method=method, **options), results(dense, inputs, **options))
 
 
+# A batch is what makes the fused step worth while: many rows that share a table
+@both_ops
+@pytest.mark.parametrize("method", ["block", "fft", "auto"])
+@pytest.mark.parametrize("name", ["elu+1", "relu", "taylor2"])
+@pytest.mark.parametrize(
+    ("T", "S", "R"),
+    [(50, 50, 49), (31, 31, 9), (67, 40, 20), (40, 67, 80), (1, 9, 3), (2, 1, 3), (131, 131, 130)],
+)
+def test_many_rows(
+    op: str,
+    method: str,
+    name: str,
+    T: int,
+    S: int,
+    R: int,
+    ops: Ops,
+    make: Make,
+    results: Results,
+    agree: Agree,
+) -> None:
+    fast, dense = ops[op]
+    inputs = make(op, T, S, d=3, c=2, R=R, batch=(11, 2))
+    found = results(fast, inputs, method=method, feature_map=name)
+    agree(found, results(dense, inputs, feature_map=name), floor=1.0 if S == 1 else 0.0)
+    with torch.no_grad():
+        agree([fast(*inputs, method=method, feature_map=name)], found[:1], 1e-14)
+
+
 @both_ops
 def test_many_rows_are_worked_on_in_pieces(
     op: str, ops: Ops, make: Make, results: Results, agree: Agree
