@@ -1,0 +1,41 @@
+"""Save two tiny models, and what they predict, under tests/frozen/VERSION; run once a release.
+
+python tests/frozen/freeze.py
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lagformer import LagformerClassifier, __version__
+from lagformer.model import PRESETS
+
+PRESETS["tiny"] = {
+    "patch_length": 4,
+    "embed_dim": 8,
+    "num_heads": 2,
+    "head_dim": 4,
+    "num_blocks": 1,
+    "mlp_dim": 8,
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    targets = np.arange(12) % 3
+    phase = 6 * rng.random((12, 2, 1))
+    X = np.sin((0.3 + 0.4 * targets[:, None, None]) * np.arange(22) + phase).round(3)
+    home = Path(__file__).parent / __version__
+    for name, series, labels, normalize in (
+        ("table", X[:, 0], 10 * targets - 10, False),
+        ("channels", X, np.array(["idle", "näher", "Voll"])[targets], True),
+    ):
+        model = LagformerClassifier("tiny", max_epochs=20, normalize=normalize, random_state=0)
+        model.fit(series, labels, validation_data=(series, labels)).save(home / name)
+        np.savez(home / f"{name}.npz", X=series, probabilities=model.predict_proba(series))
+
+
+if __name__ == "__main__":
+    main()
