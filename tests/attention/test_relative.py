@@ -325,6 +325,29 @@ def test_many_rows_are_worked_on_in_pieces(
 
 
 @both_ops
+@every_method
+@both_ways
+@pytest.mark.parametrize("profile", ["near", "far", "past"])
+def test_tables_that_span_five_orders(
+    op: str,
+    method: str,
+    causal: bool,
+    profile: str,
+    ops: Ops,
+    make: Make,
+    agree: Agree,
+) -> None:
+    """Running sums and FFTs err by what is heavy in a table, also where a row sees the light."""
+    fast, dense = ops[op]
+    q, k, v, table = make(op, 50, R=49, batch=(9, 2))
+    lag = torch.arange(-49, 50, dtype=torch.float64) / 49
+    shape = {"near": 1 - 2 * lag.abs(), "far": 2 * lag.abs() - 1, "past": -lag}[profile]
+    table = table * (6 * shape).exp() if op == "toeplitz" else table + 6 * shape.unsqueeze(-1)
+    expected = dense(q, k - 6, v, table, causal=causal)
+    agree([fast(q, k - 6, v, table, causal=causal, method=method)], [expected])
+
+
+@both_ops
 def test_a_longer_table_serves_with_its_middle(op: str, ops: Ops, make: Make, agree: Agree) -> None:
     fast, _ = ops[op]
     *qkv, table = make(op, 6, R=9)
