@@ -65,15 +65,16 @@ def costs() -> list[cost.Cost]:
     return cost.measure(LENGTHS, seconds=0)
 
 
-def test_memory_of_softmax_is_quadratic_and_of_the_others_linear(costs) -> None:
+def test_memory_of_softmax_is_quadratic_and_of_the_others_at_most_linear(costs) -> None:
     for form in cost.FORMS:
         own = [c for c in costs if c.form == form.name]
         assert [c.T for c in own] == [T for T in LENGTHS if form.longest >= T]
         assert all(c.seconds > 0 for c in own)
         found = cost.exponent([c.T for c in own], [c.peak_bytes for c in own])
-        expected = 2 if form.name.startswith("softmax") else 1
-        # Whole blocks and tables beside the O(T) part.
-        assert found == pytest.approx(expected, abs=0.05), form.name
+        if form.name.startswith("softmax"):
+            assert found == pytest.approx(2, abs=1e-12)
+        else:
+            assert found < 1.05, form.name  # whole blocks and tables beside the O(T) part
 
 
 def test_every_form_is_the_attention_it_is_called() -> None:
