@@ -16,6 +16,7 @@ from lagformer import cli, experiment
 from lagformer.training.queue import Task, run_queue
 
 RUN = [sys.executable, "-c", "from lagformer.cli import main; main()"]
+COMMANDS = ("forda", "train", "evaluate", "predict", "scan", "audit", "figures")
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -128,12 +129,12 @@ def test_help_does_not_wait_for_torch() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    for command in ("forda", "audit", "figures"):
+    for command in COMMANDS:
         assert command in result.stdout
 
 
 def test_help_of_each_command(call: Call) -> None:
-    for command in ("forda", "audit", "figures"):
+    for command in COMMANDS:
         code, out, err = call(command, "--help")
         assert (code, err) == (0, "")
         assert "Usage" in out

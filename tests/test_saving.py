@@ -292,6 +292,7 @@ def test_a_header_that_claims_gigabytes_takes_none(saved: Path) -> None:
 # ------------------------------------------------------------------------------------------ death
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_kill_while_saving(tmp_path: Path) -> None:
     """Whatever moment the process dies at: one of the two models whole, or none."""
     fork = multiprocessing.get_context("fork").Process  # a child that starts at once
