@@ -62,7 +62,7 @@ class FeatureMap(nn.Module):
         """φ(x) up to a positive factor per row."""
         return self.phi(x)
 
-    def write(self, x: Tensor, out: Tensor) -> None:
+    def write(self, x: Tensor, out: Tensor) -> Tensor:
         """φ(x) into ``out``, without gradient, for maps that act by element."""
         raise NotImplementedError
 
@@ -142,9 +142,9 @@ class EluPlusOne(FeatureMap):
         """1 + ELU(x)."""
         return elu_plus_one(x)
 
-    def write(self, x: Tensor, out: Tensor) -> None:
+    def write(self, x: Tensor, out: Tensor) -> Tensor:
         """1 + ELU(x), as elu_plus_one."""
-        torch.clamp(x, max=0, out=out).exp_().add_(x.relu())
+        return torch.clamp(x, max=0, out=out).exp_().add_(x.relu())
 
     def slope(self, phi: Tensor) -> Tensor:
         """1 above zero, φ itself below."""
@@ -164,9 +164,9 @@ class Relu(FeatureMap):
         """max(x, 0)."""
         return x.relu()
 
-    def write(self, x: Tensor, out: Tensor) -> None:
+    def write(self, x: Tensor, out: Tensor) -> Tensor:
         """max(x, 0)."""
-        torch.clamp(x, min=0, out=out)
+        return torch.clamp(x, min=0, out=out)
 
     def slope(self, phi: Tensor) -> Tensor:
         """1 above zero, 0 below."""
@@ -291,7 +291,8 @@ class FavorPlus(FeatureMap):
 
         blocks = [rotation() for _ in range(-(-num_features // dim))]
         lengths = torch.linalg.vector_norm(normal(num_features, dim), dim=1, keepdim=True)
-        return (torch.cat(blocks)[:num_features] * lengths).float()
+        projection: Tensor = (torch.cat(blocks)[:num_features] * lengths).float()
+        return projection
 
     def _exponent(self, x: Tensor) -> Tensor:
         scores: Tensor = x @ self.projection.to(x).transpose(0, 1)

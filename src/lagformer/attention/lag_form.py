@@ -308,7 +308,6 @@ def _fft_derivatives(
     length = fast_length(T + S - 1)
     if list(wanted) != [R]:
         h = torch.fft.rfft(to_circle(r.transpose(1, 2), sizes, length))
-        h_conj = h.conj().resolve_conj()
     if R in wanted:
         dh = torch.fft.rfft(v.new_zeros(n_groups, l, length))
     rows = max(1, min(n_rows, CACHED // (length * c)))
@@ -340,7 +339,7 @@ def _fft_derivatives(
             if backward:
                 wave_hat = torch.fft.rfft(g_t * a_t[:, f : f + 1], n=length)
                 if V in wanted:
-                    dv_hat.addcmul_(wave_hat, h_conj[i, f])
+                    dv_hat.addcmul_(wave_hat, h[i, f].conj())
                 if R in wanted:
                     dh[i, f] += (wave_hat * v_conj).sum(dim=(0, 1))
         if V in wanted:

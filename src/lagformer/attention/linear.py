@@ -87,9 +87,9 @@ def linear_attention(
             batch = q.shape[:-2]
             largest = max(range(len(batch)), key=batch.__getitem__, default=-1)
             layout = Layout.of(batch, [1 if i == largest else 2 for i in range(len(batch))])
-            query, key, elementwise = prepare(phi_q, phi_k, query, key)
+            query, key, none, elementwise = prepare(phi_q, phi_k, query, key, q.new_empty(0))
             aligned = (layout.align(query), layout.align(key), layout.align(value))
-            return layout.restore(fused_attention(*aligned, None, elementwise)).to(q.dtype)
+            return layout.restore(fused_attention(*aligned, none, elementwise)).to(q.dtype)
         query, key = map_queries(phi_q, query), phi_k(key)
         if key_mask is not None:
             key = key.masked_fill(~key_mask.unsqueeze(-1), 0)
@@ -112,12 +112,16 @@ def ungrouped(x: Tensor) -> Tensor:
 
 
 def prepare(
-    phi_q: Callable[[Tensor], Tensor], phi_k: Callable[[Tensor], Tensor], q: Tensor, k: Tensor
-) -> tuple[Tensor, Tensor, Elementwise | None]:
-    """What fused_attention takes: q and k as they are where it can map them itself."""
+    phi_q: Callable[[Tensor], Tensor],
+    phi_k: Callable[[Tensor], Tensor],
+    q: Tensor,
+    k: Tensor,
+    table: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Elementwise | None]:
+    """What fused_attention takes: vectors as they are where it can map them itself."""
     if phi_q is phi_k and isinstance(phi_k, FeatureMap) and phi_k.elementwise:
-        return q, k, Elementwise(phi_k.phi, phi_k.write, phi_k.slope)
-    return map_queries(phi_q, q), phi_k(k), None
+        return q, k, table, Elementwise(phi_k.phi, phi_k.write, phi_k.slope)
+    return map_queries(phi_q, q), phi_k(k), phi_k(table) if table.numel() else table, None
 
 
 def split(sums: Tensor) -> tuple[Tensor, Tensor]:

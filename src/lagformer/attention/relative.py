@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lagformer.attention.checks import broadcast_batch, check_lags, check_method, check_qkv
 from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, map_queries, resolve
-from lagformer.attention.fused import can_fuse, fused_attention, worth_fusing
+from lagformer.attention.fused import can_fuse, fused_attention
 from lagformer.attention.lag_form import Layout, lag_sums, lag_table
 from lagformer.attention.linear import content_sums, prepare, split
 from lagformer.attention.normalise import normalise, quarantine, release, with_weight
@@ -61,34 +61,35 @@ def relative_linear_attention(
     T, S = q.shape[-2], k.shape[-2]
     with torch.autocast(q.device.type, enabled=False):
         query, key, value = q.to(dtype), k.to(dtype), v.to(dtype)
-        phi_r = phi_k(lags.to(dtype))
+        rows = lags.to(dtype)
         if method == "auto":
-            method = choose_method(T, S, lags.shape[-2] // 2, phi_r.shape[-1], v.shape[-1], causal)
-        layout = Layout.of(broadcast_batch(q, k, v), lags.shape[:-2])
+            l = getattr(phi_k, "num_features", lags.shape[-1])
+            method = choose_method(T, S, lags.shape[-2] // 2, l, v.shape[-1], causal)
         plain = causal or key_mask is not None or not can_fuse()
-        if method == "block" and not plain and worth_fusing(layout.n_rows, T, S):
-            out = _fused(layout, phi_q, phi_k, query, key, value, phi_r)
+        # The fused window sums are differences, which for S ≪ T would cancel.
+        if method in ("block", "fft") and not plain and 2 * S >= T > 0:
+            out = _fused(phi_q, phi_k, query, key, value, rows, method)
         else:
-            query, key = map_queries(phi_q, query), phi_k(key)
+            query, key, phi_r = map_queries(phi_q, query), phi_k(key), phi_k(rows)
             out = _sum_and_normalise(query, key, value, phi_r, causal, key_mask, method)
     return release(out, late).to(q.dtype)
 
 
 def _fused(
-    layout: Layout,
     phi_q: Callable[[Tensor], Tensor],
     phi_k: Callable[[Tensor], Tensor],
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    phi_r: Tensor,
+    lags: Tensor,
+    method: str,
 ) -> Tensor:
-    T, S = q.shape[-2], k.shape[-2]
-    table = lag_table(phi_r, max(T - 1, 0), max(S - 1, 0))
+    layout = Layout.of(broadcast_batch(q, k, v), lags.shape[:-2])
+    table = lag_table(lags, q.shape[-2] - 1, k.shape[-2] - 1)
+    q, k, table, elementwise = prepare(phi_q, phi_k, q, k, table)
     table = table.reshape(layout.n_groups, *table.shape[-2:])
-    q, k, elementwise = prepare(phi_q, phi_k, q, k)
     aligned = (layout.align(q), layout.align(k), layout.align(v))
-    return layout.restore(fused_attention(*aligned, table, elementwise))
+    return layout.restore(fused_attention(*aligned, table, elementwise, method))
 
 
 def _sum_and_normalise(
