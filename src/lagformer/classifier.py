@@ -44,7 +44,7 @@ from lagformer.training.loop import Examples, Recipe, fit, predict_logits, seede
 from lagformer.training.progress import progress_line
 
 _STEPS = 4500  # optimiser steps that `max_epochs=None` aims at
-_PREDICT_BATCH = 256
+_PREDICT_TOKENS = 6400  # a batch of prediction: what the caches hold
 
 
 class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -212,10 +212,14 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         order = np.argsort(collection.lengths, kind="stable")  # neighbours need little padding
         logits = np.empty((len(collection), len(self.classes_)))
-        for start in range(0, len(order), _PREDICT_BATCH):
-            indices = order[start : start + _PREDICT_BATCH]
+        tokens = -(-int(collection.lengths.max()) // self.model_.config.patch_length)
+        batch = max(1, _PREDICT_TOKENS // tokens)
+        for start in range(0, len(order), batch):
+            indices = order[start : start + batch]
             part = trimmed(collection.subset(indices))
-            logits[indices] = predict_logits(self.model_, *self._tensors(part)).numpy()
+            logits[indices] = predict_logits(
+                self.model_, *self._tensors(part), batch_size=batch
+            ).numpy()
         bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
         if len(bad):
             raise ValueError(

@@ -54,10 +54,13 @@ def train(
 
     The same command again resumes an interrupted training (its checkpoint is in MODEL.partial).
     """
+    import torch
+
     from lagformer import LagformerClassifier
     from lagformer.saving import check_target
 
     check_target(out)  # before hours of work
+    torch.set_num_threads(1)  # as quick for such batches, and the same bits on any number of cores
     series = load(data, "train", missing, label)
     working = out.absolute().with_name(f"{out.absolute().name}.partial")
     model = LagformerClassifier(
