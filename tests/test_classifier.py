@@ -508,6 +508,17 @@ def test_copies_predict_the_same_bits(fitted: LagformerClassifier) -> None:
         assert np.array_equal(other.predict_proba(X), expected)
 
 
+def test_a_pickle_holds_weights_of_the_cpu(
+    fitted: LagformerClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they lie: the copy that is pickled was moved, the model itself was not."""
+    moved = []
+    monkeypatch.setattr(type(fitted.model_), "cpu", lambda self: moved.append(self) or self)
+    pickle.dumps(fitted)
+    (copied,) = moved
+    assert copied is not fitted.model_
+
+
 def test_another_process_predicts_the_same_bits(
     fitted: LagformerClassifier, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -166,15 +167,21 @@ def test_scan(call: Call, home: Path) -> None:
 def test_scan_of_standard_input_is_live(home: Path) -> None:
     """The first window is answered while the pipe is still open."""
     command = [*RUN, "scan", str(home / "model"), "-", "--json"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=buffered
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
+        hung = threading.Timer(60, process.kill)
+        hung.start()
         process.stdin.write("0.5\n" * 31)
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["start"] == 0
         process.send_signal(signal.SIGINT)  # the usual end
         assert process.communicate(timeout=60) == ("", "")
+        hung.cancel()
     assert process.returncode == 130
 
 

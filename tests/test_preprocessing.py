@@ -52,6 +52,14 @@ def test_constants_become_zeros(value: float, per_series: bool) -> None:
     assert not Scaling.of(constant, mask, per_series=per_series).apply(constant, mask).any()
 
 
+def test_what_rounding_leaves_of_a_constant_is_no_signal() -> None:
+    nearly = (0.1 + np.arange(9.0)) - np.arange(9.0)
+    assert len(set(nearly)) > 1
+    mask = np.ones((1, 9), dtype=bool)
+    values = nearly[None, None]
+    assert not Scaling.of(values, mask, per_series=True).apply(values, mask).any()
+
+
 def test_digests_tell_series_apart_whatever_they_are_padded_to() -> None:
     bare = Collection.from_arrays([[1.0, 0.0], [1.0, -0.0], [1.0], [0.0, 1.0]])
     padded = Collection.from_arrays([[1, 0], [1, -0.0], [1], [0, 1], [9] * 9])
