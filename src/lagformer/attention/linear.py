@@ -20,7 +20,14 @@ from lagformer.attention.feature_maps import (
 )
 from lagformer.attention.fused import Elementwise, can_fuse, fused_attention
 from lagformer.attention.lag_form import Layout
-from lagformer.attention.normalise import normalise, quarantine, release, with_weight
+from lagformer.attention.normalise import (
+    normalise,
+    quarantine,
+    release,
+    split,
+    with_weight,
+    without_masked,
+)
 
 
 def softmax_attention(
@@ -76,6 +83,7 @@ def linear_attention(
     phi_q, phi_k = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
     late = None
+    k, v = without_masked(k, v, key_mask)
     if causal:
         k, v, late = quarantine(k, v)
     k, v = ungrouped(k), ungrouped(v)
@@ -122,11 +130,6 @@ def prepare(
     if phi_q is phi_k and isinstance(phi_k, FeatureMap) and phi_k.elementwise:
         return q, k, table, Elementwise(phi_k.phi, phi_k.write, phi_k.slope)
     return map_queries(phi_q, q), phi_k(k), phi_k(table) if table.numel() else table, None
-
-
-def split(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator of what was summed ``with_weight``."""
-    return sums[..., :-1], sums[..., -1]
 
 
 def content_sums(phi_q: Tensor, phi_k: Tensor, v: Tensor, *, causal: bool) -> Tensor:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from lagformer.attention.feature_maps import accumulation_dtype
 from lagformer.attention.feature_maps import feature_map as build_feature_map
-from lagformer.attention.linear import linear_attention, split
-from lagformer.attention.normalise import normalise, quarantine, release, with_weight
+from lagformer.attention.linear import linear_attention
+from lagformer.attention.normalise import normalise, quarantine, release, split, with_weight
 from lagformer.attention.relative import relative_linear_attention
 from lagformer.attention.streaming import StreamState, content_step, lag_step, toeplitz_step
 from lagformer.attention.toeplitz import toeplitz_linear_attention

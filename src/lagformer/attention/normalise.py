@@ -16,16 +16,27 @@ def normalise(numerator: Tensor, denominator: Tensor) -> Tensor:
     return numerator / denominator.masked_fill(denominator == 0, 1)
 
 
+def without_masked(k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Zero the masked keys and values: what they hold, NaN included, reaches no gradient."""
+    if key_mask is None:
+        return k, v
+    hide = ~key_mask.unsqueeze(-1)
+    return k.masked_fill(hide, 0), v.masked_fill(hide, 0)
+
+
 def with_weight(v: Tensor, key_mask: Tensor | None) -> Tensor:
-    """(…,S,c) → (…,S,c+1): masked values zeroed, and a last column that counts the real keys.
+    """(…,S,c) → (…,S,c+1): a last column that counts the real keys; masked values are zero already.
 
     What a kernel sums of the first c columns is its numerator, of the last its denominator.
     """
     if key_mask is None:
         return torch.cat([v, v.new_ones(()).expand(*v.shape[:-1], 1)], dim=-1)
-    real = key_mask.unsqueeze(-1)
-    v = v.masked_fill(~real, 0)
-    return torch.cat([v, real.expand(*v.shape[:-1], 1).to(v.dtype)], dim=-1)
+    return torch.cat([v, key_mask.unsqueeze(-1).expand(*v.shape[:-1], 1).to(v.dtype)], dim=-1)
+
+
+def split(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator of what was summed ``with_weight``."""
+    return sums[..., :-1], sums[..., -1]
 
 
 def quarantine(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

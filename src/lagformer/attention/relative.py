@@ -9,12 +9,20 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lagformer.attention.band import PIECE, band_in_pieces, band_numerator
 from lagformer.attention.checks import broadcast_batch, check_lags, check_method, check_qkv
 from lagformer.attention.feature_maps import MapSpec, accumulation_dtype, map_queries, resolve
 from lagformer.attention.fused import can_fuse, fused_attention
 from lagformer.attention.lag_form import Layout, lag_sums, lag_table
-from lagformer.attention.linear import content_sums, prepare, split
-from lagformer.attention.normalise import normalise, quarantine, release, with_weight
+from lagformer.attention.linear import content_sums, prepare
+from lagformer.attention.normalise import (
+    normalise,
+    quarantine,
+    release,
+    split,
+    with_weight,
+    without_masked,
+)
 
 
 def relative_linear_attention(
@@ -56,6 +64,7 @@ def relative_linear_attention(
     phi_q, phi_k = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
     late = None
+    k, v = without_masked(k, v, key_mask)
     if causal:
         k, v, late = quarantine(k, v)
     T, S = q.shape[-2], k.shape[-2]
@@ -69,10 +78,16 @@ def relative_linear_attention(
         # The fused window sums are differences, which for S ≪ T would cancel.
         if method in ("block", "fft") and not plain and 2 * S >= T > 0:
             out = _fused(phi_q, phi_k, query, key, value, rows, method)
+        elif method == "band" and not plain and T > PIECE and not _needs_grad(q, k, v, lags):
+            out = band_in_pieces(phi_q, phi_k, query, key, value, phi_k(rows))
         else:
             query, key, phi_r = map_queries(phi_q, query), phi_k(key), phi_k(rows)
             out = _sum_and_normalise(query, key, value, phi_r, causal, key_mask, method)
     return release(out, late).to(q.dtype)
+
+
+def _needs_grad(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _fused(
@@ -142,7 +157,7 @@ def _lag_numerator(
         scores = scores.gather(-1, (lag + R).expand(*scores.shape[:-2], T, S))
         return (scores.tril() if causal else scores) @ value
     if method == "band":
-        return _band_numerator(phi_q, phi_r, value, causal)
+        return band_numerator(phi_q, phi_r, value, causal)
     past, future = max(T - 1, 0), 0 if causal else max(S - 1, 0)
     table = lag_table(phi_r, past, future)
     if causal and method == "fft":
@@ -173,34 +188,6 @@ def _causal_fft_numerator(phi_q: Tensor, table: Tensor, value: Tensor, base: int
         far = torch.stack([torch.zeros_like(far), far], dim=-3)
         total = total + far.flatten(-4, -2).unflatten(-2, (-1, base))
     return total.flatten(-3, -2)[..., :T, :]
-
-
-def _band_numerator(phi_q: Tensor, phi_r: Tensor, value: Tensor, causal: bool) -> Tensor:
-    """Lags nearer than R by blocks; the rest share r_{-R} or r_R, so running sums of v do."""
-    T, S = phi_q.shape[-2], value.shape[-2]
-    R = max(phi_r.shape[-2] // 2, 1)
-    past, future = R - 1, 0 if causal else R - 1
-    near = lag_sums(phi_q, lag_table(phi_r, past, future), value, past, method="block")
-    before = _shifted(value.cumsum(dim=-2), R, T)  # Σ_{j ≤ i-R} v_j
-    far = (phi_q @ phi_r[..., :1, :].transpose(-1, -2)) * before
-    if not causal:
-        # Σ_{j ≥ i+R} v_j, as the running sum from the end
-        after = _shifted(value.flip(-2).cumsum(dim=-2), R + T - S, T).flip(-2)
-        far = far + (phi_q @ phi_r[..., -1:, :].transpose(-1, -2)) * after
-    return near + far
-
-
-def _shifted(running: Tensor, shift: int, T: int) -> Tensor:
-    """Rows running[i - shift] for i = 0 … T-1: zeros before the first, the last one after it."""
-    S = running.shape[-2]
-    zeros, after = min(max(shift, 0), T), max(T - shift - S, 0)
-    middle = running[..., max(-shift, 0) : max(T - shift, 0), :]
-    last = running[..., -1:, :] if S else middle.new_zeros(*middle.shape[:-2], 1, middle.shape[-1])
-    middle = F.pad(middle, (0, 0, zeros, 0))
-    missing = T - middle.shape[-2]
-    if after and missing:
-        middle = torch.cat([middle, last.expand(*last.shape[:-2], missing, last.shape[-1])], -2)
-    return middle
 
 
 def lag_window_sums(phi_r: Tensor, T: int, S: int, causal: bool) -> Tensor:

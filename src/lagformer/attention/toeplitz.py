@@ -31,8 +31,14 @@ from lagformer.attention.lag_form import (
     lag_table,
     to_circle,
 )
-from lagformer.attention.linear import split
-from lagformer.attention.normalise import normalise, quarantine, release, with_weight
+from lagformer.attention.normalise import (
+    normalise,
+    quarantine,
+    release,
+    split,
+    with_weight,
+    without_masked,
+)
 
 
 def toeplitz_linear_attention(
@@ -67,6 +73,7 @@ def toeplitz_linear_attention(
     phi_q, phi_k = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
     late = None
+    k, v = without_masked(k, v, key_mask)
     if causal:
         k, v, late = quarantine(k, v)
     with torch.autocast(q.device.type, enabled=False):
