@@ -350,9 +350,9 @@ def resolve(spec: MapSpec, dim: int) -> tuple[Any, Any]:
     Raises ValueError for an unknown name or something that cannot be called.
     """
     pair = spec if isinstance(spec, tuple) else (spec, spec)
-    query, key = (_default_map(s, dim) if isinstance(s, str) else s for s in pair)
-    if not callable(query) or not callable(key):
+    if len(pair) != 2 or not all(isinstance(s, str) or callable(s) for s in pair):
         raise ValueError(f"feature_map is a name, a function or a pair of them, got {spec!r}")
+    query, key = (_default_map(s, dim) if isinstance(s, str) else s for s in pair)
     return query, key
 
 

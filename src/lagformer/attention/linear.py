@@ -83,10 +83,9 @@ def linear_attention(
     phi_q, phi_k = resolve(feature_map, q.shape[-1])
     dtype = accumulation_dtype(q.dtype)
     late = None
-    k, v = without_masked(k, v, key_mask)
+    k, v = without_masked(ungrouped(k), ungrouped(v), key_mask)
     if causal:
         k, v, late = quarantine(k, v)
-    k, v = ungrouped(k), ungrouped(v)
     with torch.autocast(q.device.type, enabled=False):
         query, key, value = q.to(dtype), k.to(dtype), v.to(dtype)
         same_batch = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
