@@ -17,6 +17,8 @@ from lagformer.attention.lag_form import A, G, R, V
 # Queries in a block, and rows of a batch that make a product per query worth while.
 BLOCK = 64
 ENOUGH_ROWS = 8
+# Numbers a step works on, to stay in a core's own cache.
+CACHED = 2**18
 
 
 class LagWindows:
@@ -87,7 +89,9 @@ class _BatchedWindows(LagWindows):
     def __init__(self, table: Tensor, T: int, S: int, method: str) -> None:
         super().__init__(table, T, S, method)
         self._rows = table.flip(1)
-        n = -(-T // -(-T // BLOCK))  # equal blocks
+        # A view's gradient (n, S, l) is to stay in the cache as well.
+        n = max(1, min(BLOCK, T, CACHED // (S * max(table.shape[-1], ENOUGH_ROWS))))
+        n = -(-T // -(-T // n))  # equal blocks
         self._blocks = [slice(t, min(t + n, T)) for t in range(0, T, n)]
         self.per_row = n * S
         self._scores = table.new_empty(0)
