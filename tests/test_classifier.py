@@ -254,7 +254,6 @@ def test_constant_series_become_zeros(value: float, normalize: bool) -> None:
     [
         np.array(["no", "yes"]),
         np.array(["No", "yes"], dtype=object),
-        np.array([b"a", b"b"]),
         np.array([-1, 1]),
         np.array([7, 300], dtype=np.int16),
         np.array([False, True]),
@@ -299,6 +298,7 @@ def test_a_class_of_one_and_one_absent_from_validation_train_and_score() -> None
         (np.linspace(0, 1, 24), "Unknown label type: continuous"),
         (np.r_[np.nan, Y[1:]], "Input y contains NaN"),
         (np.array([1, "a"] * 12, dtype=object), "all text or all numbers, got int, str"),
+        (np.array([b"a", b"b"])[Y], r"labels are bytes; decode them"),
         (Y[:-1], "inconsistent numbers of samples"),
         (np.stack([Y, Y], axis=1), "1d array"),
         (None, "requires y to be passed"),
@@ -609,3 +609,5 @@ def test_what_was_seen_in_training(fitted: LagformerClassifier) -> None:
     assert fitted.seen_in_training(new).tolist() == [True] * 3 + [False] * 3
     padded = np.pad(X, ((0, 0), (0, 7)), constant_values=np.nan)
     assert fitted.seen_in_training(padded[:, None]).all()
+    chosen_by = quick().fit(X[:12], Y[:12], validation_data=(X[12:], Y[12:]))
+    assert chosen_by.seen_in_training(X).all()

@@ -47,7 +47,6 @@ def saved(model: LagformerClassifier, tmp_path: Path) -> Path:
     [
         np.array(["no", "ja ✓"]),
         np.array(["a", "bc"], dtype=object),
-        np.array([b"a", b"\xff"]),
         np.array([-1, 2**40]),
         np.array([3, 200], dtype=np.uint8),
         np.array([False, True]),

@@ -25,8 +25,10 @@ def is_table(X: Any) -> bool:
 def sorted_classes(labels: NDArray[Any]) -> tuple[NDArray[Any], Int64[np.ndarray, " n"]]:
     """Return the classes, sorted, and the index of each label's class.
 
-    Raises ValueError for fractional labels and for a mixture of text and numbers.
+    Raises ValueError for fractional labels, bytes, and a mixture of text and numbers.
     """
+    if any(isinstance(label, bytes) for label in labels.tolist()):
+        raise ValueError("labels are bytes; decode them to text first: y.astype(str)")
     if labels.dtype.kind == "f" and (labels != np.floor(labels)).any():
         first = labels[labels != np.floor(labels)][0]
         raise ValueError(f"Unknown label type: continuous. y must hold classes, but holds {first}.")

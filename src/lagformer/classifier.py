@@ -183,7 +183,8 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             validation = self._validation_set(validation_data, classes, collection)
         self._train(train, validation, classes, seed)
-        self.training_digests_ = short(keys)
+        chosen_by = [] if validation is None else digests(validation.collection)
+        self.training_digests_ = np.unique(short([*keys, *chosen_by]))
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -230,7 +231,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def seen_in_training(self, X: Any) -> Bool[np.ndarray, " n"]:
-        """Return which of these series were among those given to `fit`: (n,) bool.
+        """Return which of these series `fit` was given, to train on or to choose by: (n,) bool.
 
         A score on them says nothing about new ones.
         """

@@ -29,17 +29,17 @@ class Evaluation:
 def evaluate(model: LagformerClassifier, data: Collection) -> Evaluation:
     """Score the model's predictions against the labels.
 
-    Raises ValueError for data without labels, with text labels for a model of numbers (or the
-    other way round), and for data the model was trained on, every series of it.
+    Raises ValueError for data without labels, with labels of another kind than the model's
+    (text and numbers), and for data the model was trained on, every series of it.
     """
     name = data.source or "the data"
     if data.labels is None:
         raise ValueError(f"{name} holds no labels to compare predictions with")
-    text = [labels.dtype.kind not in "biuf" for labels in (data.labels, model.classes_)]
-    if text[0] != text[1]:
+    first = data.labels.tolist()[0], model.classes_.tolist()[0]
+    if isinstance(first[0], str) != isinstance(first[1], str) or isinstance(first[0], bytes):
         raise ValueError(
-            f"the labels of {name} are like {data.labels[0]!r}, the model's like "
-            f"{model.classes_[0]!r}: one text, one numbers"
+            f"the labels of {name} are like {first[0]!r}, the model's like {first[1]!r}: they must "
+            "be all text or all numbers"
         )
     seen = int(model.seen_in_training(data).sum())
     if seen == len(data):

@@ -171,8 +171,6 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def encode_labels(labels: NDArray[Any]) -> dict[str, Any]:
     """Return labels and their dtype as JSON. ValueError for objects that are no text or number."""
     values = labels.tolist()
-    if labels.dtype.kind == "S":
-        values = [value.decode("latin-1") for value in values]
     if odd := [v for v in values if not isinstance(v, str | int | float)]:
         raise ValueError(f"labels of type {type(odd[0]).__name__} cannot be saved: {odd[0]!r}")
     return {"dtype": labels.dtype.str, "values": values}
@@ -180,11 +178,7 @@ def encode_labels(labels: NDArray[Any]) -> dict[str, Any]:
 
 def decode_labels(content: Mapping[str, Any]) -> NDArray[Any]:
     """Return the labels that `encode_labels` was given."""
-    dtype = np.dtype(content["dtype"])
-    values = content["values"]
-    if dtype.kind == "S":
-        values = [value.encode("latin-1") for value in values]
-    return np.array(values, dtype=dtype)
+    return np.array(content["values"], dtype=np.dtype(content["dtype"]))
 
 
 def _write(path: Path, content: bytes) -> None:
