@@ -61,6 +61,7 @@ def lag_sums(a: Tensor, r: Tensor, v: Tensor, past: int, *, method: str) -> Tens
 
     Leading dimensions broadcast. ``method`` "block": time O(T·N (l + c)); "fft": O(l c T log T).
     """
+    method = "block" if torch.onnx.is_in_onnx_export() else method  # ONNX has no complex numbers
     sizes = Sizes(a.shape[-2], v.shape[-2], past, r.shape[-2] - 1 - past)
     layout = Layout.of(broadcast_batch(a, r, v), r.shape[:-2])
     table = r.reshape(layout.n_groups, *r.shape[-2:])

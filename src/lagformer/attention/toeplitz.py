@@ -132,6 +132,7 @@ def _running(x: Tensor, y: Tensor, z: Tensor, delay: int) -> Tensor:
 
 def lag_weighted_sums(x: Tensor, y: Tensor, w: Tensor, z: Tensor, past: int, method: str) -> Tensor:
     """Σ_j (x_iᵀy_j) w_{j-i} z_j over the lags -past … of w (…,N); leading dimensions broadcast."""
+    method = "block" if torch.onnx.is_in_onnx_export() else method  # ONNX has no complex numbers
     layout = Layout.of(broadcast_batch(x, y, w.unsqueeze(-1), z), w.shape[:-1])
     table = w.reshape(layout.n_groups, w.shape[-1])
     return layout.restore(
