@@ -101,6 +101,25 @@ def test_expanded_keys_and_values(
 
 
 @every_case
+def test_expanded_leaves_have_a_gradient_for_each_copy(
+    op: str, options: dict[str, Any], ops: Ops, make: Make
+) -> None:
+    """What is shared in memory is not shared in the graph: every repetition counts by itself."""
+    fast, _ = ops[op]
+    q, k, v, *table = make(op, 6, c=2, batch=(2, 4), kv_batch=(2, 1))
+    gradients = []
+    for copy in (False, True):
+        k4, v4 = (x.expand(2, 4, *x.shape[-2:]) for x in (k, v))
+        leaves = [x.clone(memory_format=torch.contiguous_format) if copy else x for x in (k4, v4)]
+        leaves = [x.detach().requires_grad_() for x in leaves]
+        out = fast(q, *leaves, *table, **options)
+        gradients.append(torch.autograd.grad(out.square().sum(), leaves))
+    for f, e in zip(*gradients, strict=True):
+        assert f.shape == e.shape
+        torch.testing.assert_close(f, e, rtol=1e-12, atol=1e-15)
+
+
+@every_case
 def test_expanded_rows_and_time(
     op: str, options: dict[str, Any], ops: Ops, make: Make, results: Results, agree: Agree
 ) -> None:

@@ -71,7 +71,7 @@ def test_compiled(
 def test_a_compiled_module_takes_other_lengths(agree: Agree) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    module = RelativeLinearAttention(2, 2, 1, max_lag=4).double()
+    module = RelativeLinearAttention(2, 1, 2, max_lag=4).double()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     for n in (9, 13, 4):
         x = torch.randn(2, n, 2, dtype=torch.float64)

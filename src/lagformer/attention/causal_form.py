@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lagformer.attention.checks import broadcast_batch
+from lagformer.attention.precision import without_autocast
 
 # Positions whose pairs are multiplied out, and numbers a segment of such chunks holds: it stays in
 # a core's own cache (benchmarks/ shows it).
@@ -48,6 +49,7 @@ class _CausalSums(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y, z = ctx.saved_tensors
         b = ctx.backwards

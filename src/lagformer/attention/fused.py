@@ -21,6 +21,7 @@ from torch import Tensor
 from lagformer.attention.lag_form import lag_sums
 from lagformer.attention.lag_windows import LagWindows
 from lagformer.attention.normalise import normalise
+from lagformer.attention.precision import without_autocast
 
 # Numbers (scores, or features where there are no lags) a step works on, to stay in the cache.
 CACHED = 2**18
@@ -148,6 +149,7 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, table, out, den, kv, k_sum, *features = ctx.saved_tensors
         elementwise = ctx.elementwise

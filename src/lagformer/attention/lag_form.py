@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lagformer.attention.checks import broadcast_batch
+from lagformer.attention.precision import without_autocast
 
 A, R, V, G = range(4)
 
@@ -118,6 +119,7 @@ class _LagForm(torch.autograd.Function):
         ctx.save_for_backward(*args)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         args = list(ctx.saved_tensors)
         args[ctx.by], absent = grad, args[ctx.by]

@@ -39,6 +39,7 @@ from lagformer.attention.normalise import (
     with_weight,
     without_masked,
 )
+from lagformer.attention.precision import without_autocast
 
 
 def toeplitz_linear_attention(
@@ -181,6 +182,7 @@ class _Sum(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, y, w, z = ctx.saved_tensors
         sums, diagonals = _pick(_sum, _direct_sum), _pick(_diagonals, _direct_diagonals)
@@ -216,6 +218,7 @@ class _Diagonals(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, w: Tensor) -> tuple[Tensor | None, ...]:
         x, y, g, z = ctx.saved_tensors
         sums = _pick(_sum, _direct_sum)
