@@ -89,7 +89,7 @@ def test_the_result_has_every_row(here: list[str], tmp_path: Path) -> None:
             for method in ("random", "logistic-raw", "logistic-log-spectrum"):
                 expected |= {(method, data, seed, split) for split in ("validation", "test")}
         expected.add(("lagformer", data, 0, "validation"))
-    for ablation in ("half-patches", "half-epochs", "half-epochs-plain"):
+    for ablation in ("half-patches", "half-epochs", "half-epochs-plain", "toeplitz"):
         expected.add((ablation, "raw", 0, "validation"))
     assert found == expected
     for row in result["rows"]:
@@ -110,7 +110,9 @@ def test_the_result_has_every_row(here: list[str], tmp_path: Path) -> None:
     )
 
 
-def test_the_ablations_are_those_of_the_published_table(here: list[str], tmp_path: Path) -> None:
+def test_the_ablations_are_those_of_the_published_table_and_scalar_lags(
+    here: list[str], tmp_path: Path
+) -> None:
     run_forda(Settings(("raw",), epochs=4, ablations=True), tmp_path / "run")
     models = tmp_path / "run" / "models"
     epochs = {
@@ -122,6 +124,7 @@ def test_the_ablations_are_those_of_the_published_table(here: list[str], tmp_pat
         "half-patches": 4,
         "half-epochs": 2,
         "half-epochs-plain": 2,
+        "toeplitz": 4,
     }
     with safetensors.safe_open(
         models / "raw-seed0-validation-half-patches" / "model.safetensors", "pt"

@@ -226,3 +226,17 @@ def test_a_short_lag_table_makes_the_size_independent_of_length() -> None:
         return sum(p.numel() for p in model.parameters())
 
     assert count(24) == count(2400)
+
+
+def test_a_scalar_for_each_lag_instead_of_a_vector() -> None:
+    config = LagformerConfig.preset("olympiad", series_length=500)
+    scalar = dataclasses.replace(config, attention="toeplitz")
+    assert LagformerConfig.from_json(scalar.to_json()) == scalar
+    vectors, scalars = (sum(p.numel() for p in Lagformer(c).parameters()) for c in (config, scalar))
+    assert vectors - scalars == 3 * 4 * 99 * (16 - 1)
+    x = torch.randn(2, 1, 500, generator=torch.Generator().manual_seed(0))
+    model = Lagformer(scalar).eval()
+    model(x).sum().backward()
+    assert all(block.attention.log_weights.grad.abs().sum() > 0 for block in model.blocks)
+    with pytest.raises(ValueError, match="unknown attention 'absolute'; known: relative, toeplitz"):
+        dataclasses.replace(config, attention="absolute")

@@ -241,6 +241,7 @@ def _plans(settings: Settings, splits: dict[str, Split]) -> list[Plan]:
                 replace(first, method="half-patches", config=finer),
                 replace(first, method="half-epochs", recipe=half),
                 replace(first, method="half-epochs-plain", recipe=plain),
+                replace(first, method="toeplitz", config=replace(config, attention="toeplitz")),
             ]
     return sorted(plans, key=lambda p: -_work(p, splits[p.variant]))
 

@@ -14,7 +14,10 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lagformer.attention import RelativeLinearAttention
+from lagformer.attention import RelativeLinearAttention, ToeplitzLinearAttention
+
+# How a block's attention knows of lags: a vector or a positive scalar for each.
+ATTENTIONS = {"relative": RelativeLinearAttention, "toeplitz": ToeplitzLinearAttention}
 
 # Sizes of each preset; `LagformerConfig.preset` adds what the data decides.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -61,6 +64,7 @@ class LagformerConfig:
     dropout: float = 0.0
     feature_map: str = "elu+1"
     max_lag: int | None = None
+    attention: str = "relative"
 
     def __post_init__(self) -> None:
         # The field types are strings here (postponed annotations).
@@ -75,6 +79,9 @@ class LagformerConfig:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout!r}")
         if not isinstance(self.feature_map, str):
             raise ValueError(f"feature_map must be a name, got {self.feature_map!r}")
+        if self.attention not in ATTENTIONS:
+            known = ", ".join(ATTENTIONS)
+            raise ValueError(f"unknown attention {self.attention!r}; known: {known}")
 
     @classmethod
     def preset(
@@ -109,7 +116,7 @@ class LagformerConfig:
         if not isinstance(values, dict):
             raise ValueError("model configuration must be a JSON object")
         known = {field.name for field in fields(cls)}
-        required = known - {"dropout", "feature_map", "max_lag"}
+        required = known - {"dropout", "feature_map", "max_lag", "attention"}
         if unknown := sorted(values.keys() - known):
             raise ValueError(f"unknown keys in the model configuration: {', '.join(unknown)}")
         if missing := sorted(required - values.keys()):
@@ -151,7 +158,7 @@ class Block(nn.Module):
         super().__init__()
         max_lag = config.num_tokens - 1 if config.max_lag is None else config.max_lag
         self.attention_norm = nn.LayerNorm(config.embed_dim)
-        self.attention = RelativeLinearAttention(
+        self.attention = ATTENTIONS[config.attention](
             config.embed_dim,
             config.num_heads,
             config.head_dim,

@@ -23,7 +23,11 @@ def forda(
     preset: Annotated[str, typer.Option(help="Model preset.")] = "olympiad",
     epochs: Annotated[int, typer.Option(help="Passes over the training set.")] = 80,
     ablations: Annotated[
-        bool, typer.Option("--ablations", help="Add the published table's other rows (validation).")
+        bool,
+        typer.Option(
+            "--ablations",
+            help="Add the published table's other rows, and scalar lags (validation).",
+        ),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A check of about a minute, not the result.")
