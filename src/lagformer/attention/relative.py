@@ -82,7 +82,8 @@ def relative_linear_attention(
             out = band_in_pieces(phi_q, phi_k, query, key, value, phi_k(rows))
         else:
             query, key, phi_r = map_queries(phi_q, query), phi_k(key), phi_k(rows)
-            out = _sum_and_normalise(query, key, value, phi_r, causal, key_mask, method)
+            positive = all(getattr(phi, "strictly_positive", False) for phi in (phi_q, phi_k))
+            out = _sum_and_normalise(query, key, value, phi_r, causal, key_mask, method, positive)
     return release(out, late).to(q.dtype)
 
 
@@ -115,8 +116,9 @@ def _sum_and_normalise(
     causal: bool,
     key_mask: Tensor | None,
     method: str,
+    positive: bool,
 ) -> Tensor:
-    """The formula, term by term."""
+    """The formula, term by term; ``positive``: every pair has weight."""
     if key_mask is not None:
         phi_k = phi_k.masked_fill(~key_mask.unsqueeze(-1), 0)
     weighted = with_weight(v, key_mask)
@@ -126,9 +128,13 @@ def _sum_and_normalise(
         lag_numerator = _lag_numerator(phi_q, phi_r, v, causal, method)
         lag_denominator = (phi_q * window).sum(dim=-1)
     else:
-        lag_numerator, lag_denominator = split(
-            _lag_numerator(phi_q, phi_r, weighted, causal, method)
-        )
+        lag_sum = _lag_numerator(phi_q, phi_r, weighted, causal, method)
+        if method == "fft" and not positive:
+            # An FFT's sum of nothing is a rounding error, not 0: count the pairs that have weight.
+            has_weight = ((x != 0).to(v.dtype) for x in (phi_q, phi_r))
+            pairs = _lag_numerator(*has_weight, weighted[..., -1:], causal, method)
+            lag_sum = lag_sum.masked_fill(pairs.round() == 0, 0)
+        lag_numerator, lag_denominator = split(lag_sum)
     return normalise(numerator + lag_numerator, denominator + lag_denominator)
 
 
