@@ -146,11 +146,14 @@ class _Fused(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *tensors, ctx.elementwise, ctx.method = inputs
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # no zeros for what is only kept
         ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
     @without_autocast
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 6
         q, k, v, table, out, den, kv, k_sum, *features = ctx.saved_tensors
         elementwise = ctx.elementwise
         if torch.is_grad_enabled():
