@@ -131,8 +131,8 @@ def _sum_and_normalise(
         lag_sum = _lag_numerator(phi_q, phi_r, weighted, causal, method)
         if method == "fft" and not positive:
             # An FFT's sum of nothing is a rounding error, not 0: count the pairs that have weight.
-            has_weight = ((x != 0).to(v.dtype) for x in (phi_q, phi_r))
-            pairs = _lag_numerator(*has_weight, weighted[..., -1:], causal, method)
+            some_q, some_r = ((x != 0).to(v.dtype) for x in (phi_q, phi_r))
+            pairs = _lag_numerator(some_q, some_r, weighted[..., -1:], causal, method)
             lag_sum = lag_sum.masked_fill(pairs.round() == 0, 0)
         lag_numerator, lag_denominator = split(lag_sum)
     return normalise(numerator + lag_numerator, denominator + lag_denominator)
