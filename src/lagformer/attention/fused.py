@@ -151,9 +151,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     @without_autocast
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * 6
+    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         q, k, v, table, out, den, kv, k_sum, *features = ctx.saved_tensors
         elementwise = ctx.elementwise
         if torch.is_grad_enabled():

@@ -13,7 +13,9 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
     """A Function's ``backward`` with autocast off: it would mix types in the sums."""
 
     @functools.wraps(backward)
-    def wrapped(ctx: Any, grad: torch.Tensor, *others: Any) -> Any:
+    def wrapped(ctx: Any, grad: torch.Tensor | None, *others: Any) -> Any:
+        if grad is None:  # nothing depends on the result
+            return (None,) * len(ctx.needs_input_grad)
         with torch.autocast(grad.device.type, enabled=False):
             return backward(ctx, grad, *others)
 
