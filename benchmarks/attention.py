@@ -27,6 +27,7 @@ from lagformer.attention import (
     reference,
     relative_linear_attention,
 )
+from lagformer.report.figures_cost import peak_bytes as tensor_bytes
 from peers import EAGER, LITERAL, SDPA, SDPA_BIAS, Path, installed_peers
 
 HERE = FilePath(__file__).parent
@@ -285,8 +286,8 @@ MEMORY = [
 
 
 def memory(bench: Bench) -> None:
-    """Peak memory of one call in a process of its own, above what the process held before it."""
-    peaks = {}
+    """Peak memory of one call in a process of its own: of tensors, and as the system counts it."""
+    tensors = {}
     for case in MEMORY:
         done = subprocess.run(
             [sys.executable, __file__, "--memory", json.dumps(case)],
@@ -294,23 +295,17 @@ def memory(bench: Bench) -> None:
             capture_output=True,
             text=True,
         )
-        own, resident = json.loads(done.stdout.splitlines()[-1])
+        measured = json.loads(done.stdout.splitlines()[-1])
         path, B, H, T, d, R, backward = case
-        what = "forward+backward" if backward else "forward"
-        shape = (B, H, T, d)
+        what, shape = "forward+backward" if backward else "forward", (B, H, T, d)
         name = f"{path} R={R}" if R else path
-        bench.add("memory", name, shape, what, value=own / 2**20, unit="MiB for the call")
-        bench.add("memory", name, shape, what, value=resident / 2**20, unit="MiB resident")
-        peaks[path, T] = own
-    ratio = peaks["literal", 2000] / peaks["auto", 2000]
-    bench.add(
-        "memory",
-        "literal over lagformer",
-        (4, 4, 2000, 16),
-        "forward+backward",
-        value=ratio,
-        unit="ratio",
-    )
+        for unit, value in zip(("of tensors", "more resident", "resident"), measured, strict=True):
+            bench.add("memory", name, shape, what, value=value / 2**20, unit=f"MiB {unit}")
+        tensors[path, T] = measured[0]
+    for path in ("auto", "block"):
+        ratio = tensors["literal", 2000] / tensors[path, 2000]
+        name = f"literal over {path}"
+        bench.add("memory", name, (4, 4, 2000, 16), "forward+backward", value=ratio, unit="ratio")
 
 
 def measure_memory(case: list[Any]) -> None:
@@ -329,10 +324,20 @@ def measure_memory(case: list[Any]) -> None:
         x.requires_grad_(backward)
     gc.collect()
     before = peak_bytes()
+    call(run, inputs, backward)
+    after = peak_bytes()
+    alive = 0 if T > 100_000 else tensor_bytes(lambda *x: call(run, list(x), backward), inputs)
+    print(json.dumps([alive, after - before, after]))
+
+
+def call(run: Callable[..., Tensor], inputs: list[Tensor], backward: bool) -> Tensor:
+    """Forward, and backward if asked for."""
+    for x in inputs:
+        x.grad = None
     out = run(*inputs)
     if backward:
         out.sum().backward()
-    print(json.dumps([peak_bytes() - before, peak_bytes()]))
+    return out
 
 
 def peak_bytes() -> int:

@@ -25,6 +25,8 @@ from lagformer.attention.precision import without_autocast
 
 # Numbers (scores, or features where there are no lags) a step works on, to stay in the cache.
 CACHED = 2**18
+# Features kept for the backward pass, at most: fresh memory for more takes longer than φ does.
+KEPT = 2**22
 
 
 class Elementwise(NamedTuple):
@@ -53,7 +55,9 @@ def fused_attention(
     q, k and the table are features already if there is no ``elementwise`` to map them with;
     ``method``, "block" or "fft", is how the sums over lags are taken.
     """
-    result: Tensor = _Fused.apply(q, k, v, table, elementwise, method)[0]  # type: ignore[no-untyped-call]
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, table))
+    keep = keep and elementwise is not None and q.numel() + k.numel() <= KEPT
+    result: Tensor = _Fused.apply(q, k, v, table, elementwise, method, keep)[0]  # type: ignore[no-untyped-call]
     return result
 
 
@@ -113,10 +117,11 @@ class _Fused(torch.autograd.Function):
         table: Tensor,
         elementwise: Elementwise | None,
         method: str,
+        keep: bool,
     ) -> tuple[Tensor, ...]:
         windows = _windows(q, k, table, elementwise, method)
-        # Features are kept for the backward pass where making them anew would cost.
-        keep = elementwise is not None and (windows is None or windows.quick)
+        # Beside long sums over lags, making features anew is not felt.
+        keep = keep and (windows is None or windows.quick)
         phi_q, phi_k = (q.new_empty(x.shape) if keep else x for x in (q, k))
         out, den = q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(*q.shape[:3], 1)
         kv = q.new_empty(*q.shape[:2], k.shape[-1], v.shape[-1])
@@ -144,7 +149,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.elementwise, ctx.method = inputs
+        *tensors, ctx.elementwise, ctx.method, _ = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)  # no zeros for what is only kept
         ctx.save_for_backward(*tensors, *output)
@@ -155,11 +160,11 @@ class _Fused(torch.autograd.Function):
         q, k, v, table, out, den, kv, k_sum, *features = ctx.saved_tensors
         elementwise = ctx.elementwise
         if torch.is_grad_enabled():
-            return (*_second_derivatives(elementwise, [q, k, v, table], grad), None, None)
+            return (*_second_derivatives(elementwise, [q, k, v, table], grad), None, None, None)
         windows = _windows(q, k, table, elementwise, ctx.method)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         if not out.numel() or not k.numel():
-            return dq.zero_(), dk.zero_(), dv.zero_(), torch.zeros_like(table), None, None
+            return dq.zero_(), dk.zero_(), dv.zero_(), torch.zeros_like(table), None, None, None
         for here in _tiles(q, _per_row(q, k, v, windows)):
             queries, keys = (x[here] for x in features or (q, k))
             if elementwise and not features:
@@ -185,11 +190,11 @@ class _Fused(torch.autograd.Function):
                 dq[here], dk[here] = d_queries, d_keys
             dv[here] = d_values
         if windows is None:
-            return dq, dk, dv, torch.zeros_like(table), None, None
+            return dq, dk, dv, torch.zeros_like(table), None, None, None
         d_table = windows.d_table()
         if elementwise:
             d_table *= elementwise.slope(windows.table)
-        return dq, dk, dv, d_table, None, None
+        return dq, dk, dv, d_table, None, None, None
 
 
 def _second_derivatives(

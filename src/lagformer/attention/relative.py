@@ -147,7 +147,7 @@ def choose_method(T: int, S: int, R: int, l: int, c: int, causal: bool) -> str:
         S, near = (S // 2 if causal else S), "block"
     direct = S * (l + c)
     length = T + S
-    return "fft" if near == "block" and direct > 2.4 * l * c * length.bit_length() else near
+    return "fft" if near == "block" and direct > 8.7 * l * c * length.bit_length() else near
 
 
 def _lag_numerator(
