@@ -270,3 +270,11 @@ def test_ctrl_c_ends_everything_and_the_same_command_resumes(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["rows"]
+
+
+def test_figures_of_a_folder_that_is_no_run(call: Call, tmp_path: Path) -> None:
+    code, out, err = call("figures", tmp_path / "figures", "--run", tmp_path)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not any(tmp_path.rglob("*.png"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +41,12 @@ def audit(
 @command
 def figures(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the figures go.")],
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder of `lagformer forda`, for its learned lags.")
+    ] = None,
 ) -> None:
     """Draw the figures of the guide."""
-    for path in importlib.import_module("lagformer.report.plots").write_figures(folder):
+    from lagformer.report.plots import write_figures
+
+    for path in write_figures(folder, run=run):
         print(path)
