@@ -258,6 +258,40 @@ def best(bench: Bench, run: Callable[[], Any], rounds: int = 30) -> float:
     return median(times[2:])
 
 
+def epoch(bench: Bench) -> None:
+    """A training step of the `olympiad` model on batches of FordA's shape, ours and literal."""
+    from lagformer import Lagformer, LagformerConfig
+    from lagformer.attention import modules
+
+    def literal(q: Tensor, k: Tensor, v: Tensor, lags: Tensor, **_: Any) -> Tensor:
+        return LITERAL.run(q, k, v, lags)
+
+    config = LagformerConfig.preset("olympiad", series_length=500)
+    model = Lagformer(config).to(bench.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x = bench.randn(64, 1, 500)
+    target = torch.arange(64, device=bench.device) % 2
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), target).backward()
+        optimizer.step()
+
+    own, times = modules.relative_linear_attention, {"lagformer": [], "literal FFT formula": []}
+    for _ in range(6):
+        for name, attend in (("lagformer", own), ("literal FFT formula", literal)):
+            modules.relative_linear_attention = attend
+            start = time.perf_counter()
+            step()
+            bench.wait()
+            times[name].append(57 * (time.perf_counter() - start))
+    modules.relative_linear_attention = own
+    ours_takes = median(times["lagformer"][1:])
+    for name, seconds in times.items():
+        taken = median(seconds[1:])
+        bench.add("epoch", name, (64, 4, 50, 16), "57 steps", taken, faster=taken / ours_takes)
+
+
 def streaming(bench: Bench) -> None:
     """Cost of one step early and late in a stream."""
     module = RelativeLinearAttention(64, 4, 16, max_lag=128, causal=True).to(bench.device)
@@ -373,9 +407,11 @@ def plot(rows: list[dict[str, Any]], file: FilePath) -> None:
     figure.savefig(file, dpi=130)
 
 
-SECTIONS = {f.__name__: f for f in (relative, plain, causal, growth, limits, streaming, memory)}
+SECTIONS = {
+    f.__name__: f for f in (relative, epoch, plain, causal, growth, limits, streaming, memory)
+}
 # Threads each section runs with; its bars are stated for these.
-THREADS = {"relative": 1, "limits": 1, "streaming": 1}
+THREADS = {"relative": 1, "epoch": 1, "limits": 1, "streaming": 1}
 
 
 def main(arguments: list[str] | None = None) -> None:
