@@ -72,7 +72,7 @@ def test_labels_keep_value_and_dtype(labels: np.ndarray, tmp_path: Path) -> None
         {"class_weight": "balanced", "random_state": np.random.RandomState(0)},
         {"preset": "olympiad", "validation_fraction": 0.3},
     ],
-    ids=str,
+    ids=["defaults", "scaled", "numpy numbers", "a RandomState", "olympiad"],
 )
 def test_a_loaded_model_is_the_saved_one(parameters: dict[str, Any], tmp_path: Path) -> None:
     model = fitted(**parameters)
