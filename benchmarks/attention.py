@@ -429,7 +429,11 @@ def main(arguments: list[str] | None = None) -> None:
     wanted = options.sections.split(",")
     unknown = set(wanted) - set(SECTIONS)
     if unknown:
-        parser.error(f"unknown section {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
+        known = ", ".join(SECTIONS)
+        print(
+            f"error: unknown section {', '.join(sorted(unknown))}; known: {known}", file=sys.stderr
+        )
+        raise SystemExit(2)
     bench = Bench(options.device, options.seconds)
     cores = torch.get_num_threads()
     for name in wanted:
