@@ -41,15 +41,17 @@ MASKS = ["none", "left", "right", "random", "one row"]
 
 @pytest.mark.parametrize("d", [8, 16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_to_the_last_digit_at_the_size_of_the_mission(
-    causal: bool, d: int, make: Make, results: Results, agree: Agree
+def test_to_the_last_digit_at_fifty_tokens(
+    causal: bool, d: int, make: Make, results: Results
 ) -> None:
-    inputs = make("linear", 50, d=d, batch=(3, 4))
+    inputs = make("linear", 50, d=d, batch=(9, 4))
     found = results(linear_attention, inputs, causal=causal)
     expected = results(reference.linear_attention, inputs, causal=causal)
     # averages of values of order 1
     assert float((found[0] - expected[0]).abs().max()) <= 1e-15
-    agree(found, expected, 1e-14)
+    # a gradient is the difference of two such sums, each rounded in both paths
+    for gradient, exact in zip(found[1:], expected[1:], strict=True):
+        assert float((gradient - exact).abs().max()) <= 2e-15 * max(1, float(exact.abs().max()))
 
 
 @pytest.mark.parametrize("T", PRIMES)

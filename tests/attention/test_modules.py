@@ -120,7 +120,7 @@ def test_agreement_with_the_oracle(build: Callable[..., Any], causal: bool) -> N
     masks = (None, torch.arange(T) % 4 != 1, torch.arange(T).expand(3, T) > 6)
     for mask in masks:
         found, expected = module(x, mask), dense(module, x, mask)
-        # 1e-15, as the mission has it: the outputs are of the order of 0.1
+        # 1e-15: the outputs are of the order of 0.1
         assert float((found - expected).detach().abs().max()) <= 1e-15
         cotangent = torch.randn_like(expected)
         leaves = list(module.parameters())

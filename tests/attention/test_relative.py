@@ -30,7 +30,7 @@ both_ways = pytest.mark.parametrize("causal", [False, True])
 @every_method
 @both_ways
 @pytest.mark.parametrize("d", [8, 16])
-def test_to_the_last_digit_at_the_size_of_the_mission(
+def test_to_the_last_digit_at_fifty_tokens(
     op: str,
     method: str,
     causal: bool,
@@ -38,15 +38,16 @@ def test_to_the_last_digit_at_the_size_of_the_mission(
     ops: Ops,
     make: Make,
     results: Results,
-    agree: Agree,
 ) -> None:
     fast, dense = ops[op]
-    inputs = make(op, 50, d=d, batch=(3, 4))
+    inputs = make(op, 50, d=d, batch=(9, 4))
     found = results(fast, inputs, causal=causal, method=method)
     expected = results(dense, inputs, causal=causal)
     # averages of values of order 1
     assert float((found[0] - expected[0]).abs().max()) <= 1e-15
-    agree(found, expected, 1e-14)
+    # a gradient is the difference of two such sums, each rounded in both paths
+    for gradient, exact in zip(found[1:], expected[1:], strict=True):
+        assert float((gradient - exact).abs().max()) <= 2e-15 * max(1, float(exact.abs().max()))
 
 
 # R = 0, short, one too short, the full table, one longer; T prime; S on both sides of T
