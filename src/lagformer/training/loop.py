@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ from lagformer.training.history import EpochRecord, append_history, write_histor
 OnEpoch = Callable[[EpochRecord], None]
 
 _global_generators = threading.RLock()
+
+# How each preset of the model is trained, where that differs from `Recipe`'s defaults.
+RECIPES: dict[str, dict[str, Any]] = {"olympiad": {}, "base": {}}
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,16 @@ class Recipe:
     shift: bool = True
     amplitude: tuple[float, float] | None = (0.8, 1.2)
     patience: int | None = None
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """Return the recipe of the model preset `name`, with `changes`.
+
+        ValueError for an unknown name or values out of range.
+        """
+        if name not in RECIPES:
+            raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(RECIPES)}")
+        return cls(**(RECIPES[name] | changes))
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
