@@ -118,6 +118,17 @@ def test_audit_of_a_name_and_of_a_file(call: Call) -> None:
     assert out.splitlines()[-1].split(": ")[-1] in ("clean", "leak")
 
 
+def test_audit_of_one_split(call: Call) -> None:
+    """The report is that of the split's file, and says nothing of the other."""
+    folder = Path(os.environ["LAGFORMER_DATA"])
+    for split, file in (("train", "FordA_TRAIN.tsv"), ("test", "FordA_TEST.tsv")):
+        code, out, err = call("audit", f"FordA:{split}", "--json")
+        assert (code, err) == (0, "")
+        assert out == call("audit", folder / file, "--json")[1]
+        assert "across_splits" not in out
+    assert "across_splits" in call("audit", "FordA", "--json")[1]
+
+
 def test_help_does_not_wait_for_torch() -> None:
     code = (
         "import sys; sys.argv = ['lagformer', '--help']\n"
@@ -167,6 +178,12 @@ def test_no_command_prints_the_help(call: Call) -> None:
         (["audit"], "Missing argument 'DATA'"),
         (["audit", "FordC"], "Unknown data set 'FordC'. Did you mean"),
         (["audit", "nowhere/data.tsv"], "nowhere/data.tsv"),
+        (["audit", "FordA:valid"], "names neither split: write FordA:train or FordA:test"),
+        (["audit", "FordA:"], "names neither split: write FordA:train or FordA:test"),
+        (["audit", "FordA:TRAIN"], "names neither split: write FordA:train or FordA:test"),
+        (["audit", "FordC:train"], "Unknown data set 'FordC'. Did you mean"),
+        (["audit", ":train"], "Unknown data set ''"),
+        (["audit", r"C:\data\x.tsv"], r"C:\data\x.tsv: no such file"),
         (["audit", "."], "."),
     ],
 )

@@ -148,6 +148,11 @@ def test_splits_and_files(call: Call, home: Path) -> None:
 
     assert len(labels("Tone:train")) == 20
     assert labels("Tone") == labels("Tone:test") == labels(home / "Tone_TEST.tsv")
+    for name in ("12:30.tsv", "Tone:train.tsv", r"C:\data\x.tsv"):
+        shutil.copy(home / "Tone_TEST.tsv", name)
+        assert labels(name) == labels("Tone:test"), "a colon does not make a name of a file"
+    Path("Tone:test").mkdir()
+    refused(call("predict", home / "model", "Tone:test"), "Tone:test: no .wav or .flac files")
 
 
 def test_scan(call: Call, home: Path) -> None:
@@ -363,6 +368,8 @@ def test_bad_models(command: str, call: Call, home: Path) -> None:
         ("two.csv", [], "2 channel(s)"),
         ("none.csv", [], "none.csv"),
         ("short.tsv", [], "windows are read from"),
+        ("Tone", [], "'Tone' is no recording: give a .wav, .flac or .csv file or -"),
+        ("Tone:test", [], "'Tone:test' is no recording"),
         ("long.csv", ["--window", "0"], "window and hop must be at least 1"),
         ("long.csv", ["--hop", "-1"], "window and hop must be at least 1"),
         ("long.csv", ["--rate", "0"], "rate must be positive"),

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from lagformer.cli.app import Json, command, is_file, load
+from lagformer.cli.app import Data, Json, command, is_file, load
 
 
 @command
-def audit(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="UCR name or file.")],
-    as_json: Json = False,
-) -> None:
-    """Look for reasons to doubt a score on this data: leaks, repeats, drift."""
+def audit(data: Data, as_json: Json = False) -> None:
+    """Look for reasons to doubt a score on this data: leaks, repeats, drift.
+
+    The name of a UCR set means both its splits; NAME:train, NAME:test or a file is audited alone.
+    """
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -24,7 +24,8 @@ def audit(
     from lagformer.data import audit as run_audit
     from lagformer.data import load_ucr
 
-    splits = (load(data, "train"), None) if is_file(data) else load_ucr(data)
+    alone = is_file(data) or ":" in data
+    splits = (load(data, "train"), None) if alone else load_ucr(data)
     report = run_audit(*splits)
     if as_json:
         print(report.to_json())

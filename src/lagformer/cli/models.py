@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lagformer.cli.app import Data, Json, Label, Missing, command, load
+from lagformer.cli.app import Data, Json, Label, Missing, command, is_file, load
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")]
 
@@ -201,6 +201,11 @@ def scan(
     from lagformer.scan import plot_timeline
     from lagformer.scan import scan as run
 
+    if recording != "-" and not is_file(recording):
+        raise ValueError(
+            f"{recording!r} is no recording: give a .wav, .flac or .csv file or -; the series of "
+            "a UCR data set are for `lagformer predict`"
+        )
     seen = []
     interrupted = False
     try:
