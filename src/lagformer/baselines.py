@@ -35,7 +35,8 @@ def log_spectrum(X: Float[np.ndarray, "n L"]) -> Float[np.ndarray, "n L//2"]:
 
     The 1 keeps the noise floor out: log|FFT| alone would magnify what lies below it.
     """
-    return np.log1p(np.abs(np.fft.rfft(X))[:, 1:])
+    spectrum: Float[np.ndarray, "n L//2"] = np.log1p(np.abs(np.fft.rfft(X))[:, 1:])
+    return spectrum
 
 
 def _logistic(*steps: Any) -> Pipeline:

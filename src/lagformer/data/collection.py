@@ -149,7 +149,9 @@ def _as_series(X: Any) -> Float64[np.ndarray, "n C L"] | list[Series]:
 def _numeric(x: Any, what: str) -> NDArray[np.float64]:
     """Copy ``x`` to float64; None, pandas' <NA> and numpy's masked entries become NaN."""
     if hasattr(x, "to_numpy"):
-        x = x.to_numpy(na_value=np.nan)
+        table, x = x, x.to_numpy()
+        if x.dtype == object:  # na_value where nothing can be missing is an error before pandas 3.1
+            x = table.to_numpy(na_value=np.nan)
     if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "biuf":
         x = np.ma.filled(x.astype(np.float64), np.nan)
     try:

@@ -161,7 +161,8 @@ def taylor_weights(
 
 def worst_taylor_error(bound: NDArray[np.float64]) -> NDArray[np.float64]:
     """Largest |1 + x + x²/2 - eˣ| / eˣ over |x| ≤ bound: it is reached at -bound."""
-    return (1 - bound + bound**2 / 2) * np.exp(bound) - 1
+    error: NDArray[np.float64] = (1 - bound + bound**2 / 2) * np.exp(bound) - 1
+    return error
 
 
 def taylor_figure(seed: int) -> Figure:
