@@ -19,6 +19,7 @@ import pytest
 import soundfile
 
 from lagformer import LagformerClassifier, cli
+from lagformer.training.lock import alone_in
 
 RUN = [sys.executable, "-c", "from lagformer.cli import main; main()"]
 Call = Callable[..., tuple[int, str, str]]
@@ -471,3 +472,11 @@ def test_another_configuration_does_not_resume(call: Call, home: Path) -> None:
     before = Path("m.partial/checkpoint.safetensors").read_bytes()
     refused(call("train", "Tone", "--out", "m"), "belongs to another run")
     assert Path("m.partial/checkpoint.safetensors").read_bytes() == before
+
+
+def test_a_model_is_trained_by_one_process_at_a_time(call: Call) -> None:
+    with alone_in(Path("m.partial").absolute()):
+        refused(call("train", "Tone", "--out", "m", "--epochs", 1), "m.partial is in use by anoth")
+    assert call("train", "Tone", "--out", "m", "--epochs", 1)[0] == 0
+    refused(call("train", "Tone", "--out", "n", "--epochs", 0), "epochs must be")
+    assert not Path("n.partial").exists(), "nothing is left of a training that did not begin"

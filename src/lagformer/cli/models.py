@@ -58,6 +58,7 @@ def train(
 
     from lagformer import LagformerClassifier
     from lagformer.saving import check_target
+    from lagformer.training.lock import alone_in
 
     check_target(out)  # before hours of work
     torch.set_num_threads(1)  # as quick for such batches, and the same bits on any number of cores
@@ -78,9 +79,11 @@ def train(
         device=device,
         verbose=int(sys.stderr.isatty()),
         checkpoint_dir=working,
-    ).fit(series)
-    model.save(out)
-    shutil.rmtree(working)
+    )
+    with alone_in(working):
+        model.fit(series)
+        model.save(out)
+        shutil.rmtree(working)
     result = {
         "model": str(out),
         "data": series.source,
