@@ -81,13 +81,37 @@ def test_forda_prints_the_table_the_warning_and_the_folder(call: Call) -> None:
         "accuracy",
         "mark",
         "by predicted [[",
-        "2 seeds: test macro F1",
+        "lagformer, 2 seeds: test macro F1",
+        "lagformer-ensemble",
+        "ensemble: accuracy",
         "warning: raw FordA leaks its labels",
         "run folder: runs/forda-olympiad-raw+dithered-seeds0+3-1epochs-ablations",
     ):
         assert text in out, text
     assert max(map(len, out.splitlines()[:12])) <= 80
     assert Path("runs/forda-olympiad-raw+dithered-seeds0+3-1epochs-ablations/forda.csv").exists()
+
+
+def test_forda_takes_the_peers_that_are_asked_for(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def noted(*_: object, peer_seeds: tuple[int, ...], **__: object) -> dict[str, object]:
+        asked.append(peer_seeds)
+        return {}
+
+    monkeypatch.setattr(experiment, "run_forda", noted)
+    for options in ([], ["--peers"], ["--all-peer-seeds"]):
+        assert call("forda", "--seeds", "3,4", "--json", *options)[0] == 0
+    assert asked == [(), (3,), (3, 4)]
+
+
+def test_forda_of_another_preset_stands_beside_no_published_score(call: Call) -> None:
+    code, out, err = call("forda", "--preset", "base", "--data", "raw", "--epochs", 1)
+    assert (code, err) == (0, "")
+    assert "0.942" not in out
+    assert "0.912/–" in out
 
 
 def test_forda_json_is_the_result_alone(call: Call, tmp_path: Path) -> None:
@@ -174,6 +198,7 @@ def test_no_command_prints_the_help(call: Call) -> None:
         (["forda", "--seeds", ""], "seeds must be integers"),
         (["forda", "--data", "FordC"], "unknown data 'FordC'; known: raw, dithered, fordb"),
         (["forda", "--preset", "gold"], "unknown preset 'gold'; known presets: olympiad"),
+        (["forda", "--preset", "base", "--ablations"], "vary the published recipe"),
         (["forda", "--x-best", "0.3"], "must lie in (0.5, 1], got 0.3"),
         (["audit"], "Missing argument 'DATA'"),
         (["audit", "FordC"], "Unknown data set 'FordC'. Did you mean"),

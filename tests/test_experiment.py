@@ -13,10 +13,11 @@ import pytest
 import safetensors
 import torch
 
-from lagformer import Lagformer, LagformerConfig, experiment
+from lagformer import Lagformer, LagformerConfig, experiment, peers
 from lagformer.experiment import Settings, load_split, run_forda, score_on_test
 from lagformer.results import COLUMNS
 from lagformer.training.history import EpochRecord, read_history
+from lagformer.training.loop import RECIPES, Recipe
 from lagformer.training.queue import Task
 
 N_TRAIN, N_TEST, LENGTH = 40, 20, 32
@@ -89,6 +90,7 @@ def test_the_result_has_every_row(here: list[str], tmp_path: Path) -> None:
             for method in ("random", "logistic-raw", "logistic-log-spectrum"):
                 expected |= {(method, data, seed, split) for split in ("validation", "test")}
         expected.add(("lagformer", data, 0, "validation"))
+        expected.add(("lagformer-ensemble", data, "0+7", "test"))
     for ablation in ("half-patches", "half-epochs", "half-epochs-plain", "toeplitz"):
         expected.add((ablation, "raw", 0, "validation"))
     assert found == expected
@@ -168,6 +170,32 @@ def test_the_run_folder(here: list[str], tmp_path: Path) -> None:
     )
     assert row["macro_f1"] == score_on_test("dithered", split.classes[predicted]).macro_f1
     assert row["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_the_ensemble_is_the_mean_of_the_models_probabilities(
+    here: list[str], tmp_path: Path
+) -> None:
+    result = run_forda(Settings(("fordb",), (0, 1, 2), epochs=1), tmp_path / "run")
+    rows = {(r["method"], r["seed"]): r for r in result["rows"] if r["split"] == "test"}
+    row = rows["lagformer-ensemble", "0+1+2"]
+    split, total = load_split("fordb"), np.zeros((N_TEST, 2))
+    for seed in range(3):
+        home = tmp_path / "run" / "models" / f"fordb-seed{seed}-test-lagformer"
+        with safetensors.safe_open(home / "model.safetensors", "pt") as file:
+            model = Lagformer(LagformerConfig.from_json(file.metadata()["config"])).eval()
+            model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        with torch.no_grad():
+            logits = model(torch.from_numpy(split.test.values)).numpy().astype(np.float64)
+        odds = np.exp(logits)
+        total += odds / odds.sum(1, keepdims=True)
+        stored = json.loads((home / "outcome.json").read_text())["probabilities"]
+        np.testing.assert_allclose(stored, odds / odds.sum(1, keepdims=True), rtol=1e-12)
+    truth = score_on_test("fordb", split.classes[total.argmax(1)])
+    assert (row["macro_f1"], row["confusion"]) == (truth.macro_f1, truth.confusion)
+    for cost in ("parameters", "fit_seconds", "predict_seconds"):
+        assert row[cost] == pytest.approx(sum(rows["lagformer", s][cost] for s in range(3)))
+    with (tmp_path / "run" / "forda.csv").open(newline="") as lines:
+        assert [r["seed"] for r in csv.DictReader(lines)][-1] == "0+1+2"
 
 
 def test_the_validation_run_never_sees_its_held_out_series(
@@ -311,6 +339,35 @@ def test_damaged_files_of_a_model_are_one_line(file: str, here: list[str], tmp_p
     assert "\n" not in str(raised.value)
 
 
+def test_an_outcome_without_probabilities_is_one_line(here: list[str], tmp_path: Path) -> None:
+    run_forda(SHORT, tmp_path)
+    path = tmp_path / "models" / "raw-seed0-test-lagformer" / "outcome.json"
+    outcome = json.loads(path.read_text())
+    del outcome["probabilities"]
+    path.write_text(json.dumps(outcome))
+    with pytest.raises(ValueError, match=r"holds no probabilities.*remove its folder to train"):
+        run_forda(SHORT, tmp_path)
+
+
+def test_a_folder_of_another_recipe_is_refused(
+    here: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(("raw",), preset="base", epochs=1)
+    run_forda(settings, tmp_path)
+    monkeypatch.setitem(RECIPES, "base", RECIPES["base"] | {"weight_decay": 0.07})
+    with pytest.raises(ValueError, match="other settings"):
+        run_forda(settings, tmp_path)
+
+
+def test_without_epochs_the_preset_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECIPES, "base", {"epochs": 17, "learning_rate": 3e-3})
+    assert Settings(preset="base").recipe == Recipe(epochs=17, learning_rate=3e-3)
+    assert Settings(preset="base", epochs=5).recipe == Recipe(epochs=5, learning_rate=3e-3)
+    assert Settings(preset="base", quick=True).recipe == Recipe(epochs=3, learning_rate=3e-3)
+    assert Settings(preset="base").label == "forda-base-raw+dithered-seeds0-17epochs"
+    assert Settings().recipe == Recipe()
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -323,6 +380,7 @@ def test_damaged_files_of_a_model_are_one_line(file: str, here: list[str], tmp_p
         ({"epochs": 0}, "epochs must be an integer ≥ 1, got 0"),
         ({"epochs": -3, "quick": True}, "epochs must be an integer ≥ 1, got -3"),
         ({"preset": "olimpiad"}, "unknown preset 'olimpiad'"),
+        ({"preset": "base", "ablations": True}, "vary the published recipe: preset olympiad"),
     ],
 )
 def test_bad_settings_are_one_line(change: dict[str, Any], match: str) -> None:
@@ -355,6 +413,86 @@ def test_warnings_say_what_a_result_is_not(here: list[str], tmp_path: Path) -> N
     assert "these numbers are not the result" in quick[0]
     assert "leaks its labels" in quick[1]
     assert run_forda(Settings(("fordb",), epochs=1), tmp_path / "b")["warnings"] == []
+
+
+# -------------------------------------------------------------------------------------------- peers
+
+
+class Recorder:
+    """A peer that answers with the first class it saw, and notes what it was given."""
+
+    fitted: list[tuple[str, int, np.ndarray, np.ndarray]]
+    predicted: list[np.ndarray]
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name, self.seed = name, seed
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> "Recorder":
+        self.answer = y[0]
+        self.fitted.append((self.name, self.seed, X, y))
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        self.predicted.append(X)
+        return np.full(len(X), self.answer)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
+    monkeypatch.setattr(peers, "build_peer", Recorder)
+    monkeypatch.setattr(experiment, "require_aeon", lambda: None)
+    Recorder.fitted, Recorder.predicted = [], []
+    return Recorder
+
+
+def test_peers_fit_on_all_of_train_and_predict_the_test_set_once(
+    here: list[str], recorder: type[Recorder], tmp_path: Path
+) -> None:
+    settings = Settings(("raw", "fordb"), (3, 4), epochs=1)
+    result = run_forda(settings, tmp_path, peer_seeds=(3,))
+    rows = [r for r in result["rows"] if r["method"] in peers.PEERS]
+    assert [(r["method"], r["data"], r["seed"], r["split"]) for r in rows] == [
+        (method, data, 3, "test") for data in ("raw", "fordb") for method in peers.PEERS
+    ]
+    assert all((r["preset"], r["parameters"]) == ("", 0) for r in rows)
+    for data in settings.data:
+        split = load_split(data)
+        targets = (split.labels == 1).astype(int)
+        mine = [f for f in recorder.fitted if np.array_equal(f[2], split.train.values)]
+        assert [(name, seed) for name, seed, *_ in mine] == [(name, 3) for name in peers.PEERS]
+        assert all(np.array_equal(y, targets) for *_, y in mine)
+        seen = [X for X in recorder.predicted if np.array_equal(X, split.test.values)]
+        assert len(seen) == len(peers.PEERS)
+        guess = score_on_test(data, np.full(N_TEST, split.labels[0]))
+        assert {r["accuracy"] for r in rows if r["data"] == data} == {guess.accuracy}
+
+
+def test_peers_can_join_a_finished_run_and_are_reused(
+    here: list[str], recorder: type[Recorder], tmp_path: Path
+) -> None:
+    settings = Settings(("raw",), (0, 1), epochs=1)
+    alone = run_forda(settings, tmp_path)
+    trained = len(here)
+    joined = run_forda(settings, tmp_path, peer_seeds=(0,))
+    assert len(here) == trained + 4
+    assert scores_only(joined)[: len(alone["rows"])] == scores_only(alone)
+    more = run_forda(settings, tmp_path, peer_seeds=(0, 1))
+    assert len(here) == trained + 8
+    assert [r for r in more["rows"] if r["seed"] == 0] == [
+        r | {key: pytest.approx(r[key], abs=60) for key in r if "seconds" in key}
+        for r in joined["rows"]
+        if r["seed"] == 0
+    ]
+    assert more["peer_seeds"] == [0, 1]
+
+
+def test_peers_without_aeon_are_one_line_before_any_work(
+    here: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'lagformer\[aeon\]'$"):
+        run_forda(SHORT, tmp_path, peer_seeds=(0,))
+    assert not any(tmp_path.iterdir())
 
 
 # ----------------------------------------------------------------------------------- real processes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lagformer.data import Collection
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a fitted method predicted, and what that took."""
-
-    predicted: list[int]
-    """Class indices."""
-    parameters: int
-    fit_seconds: float
-    predict_seconds: float
+from lagformer.outcomes import Outcome
 
 
 def log_spectrum(X: Float[np.ndarray, "n L"]) -> Float[np.ndarray, "n L//2"]:

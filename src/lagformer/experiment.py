@@ -4,12 +4,9 @@ For every data variant, seed and method: the method is scored on a random 20 % o
 set, fitted again on all of it, and predicts the test set. Nothing but `score_on_test` ever sees a
 test label, and nothing is chosen by what it returns.
 
-Variants: `raw` is FordA as published, whose labels leak through the number of distinct values per
-series; `dithered` is FordA with N(0, 0.01²) added, which buries the leak and is the honest
-headline; `fordb` has no such leak.
-
 A run is a folder. `run.json` says what it is, `models/NAME/` holds one trained model each (weights,
-history, predictions; a checkpoint while it trains), and `result.json` appears last, by renaming.
+history, predictions; a checkpoint while it trains), `peers/NAME/` what a peer predicted, and
+`result.json` appears last, by renaming.
 """
 
 from __future__ import annotations
@@ -25,21 +22,22 @@ import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from lagformer import __version__
-from lagformer.baselines import BASELINES, Outcome, fit_baseline
-from lagformer.data import Collection, dither_pair, load_ucr
+from lagformer.baselines import BASELINES, fit_baseline
+from lagformer.data import load_ucr
 from lagformer.model import Lagformer, LagformerConfig
-from lagformer.results import summary, to_csv
+from lagformer.outcomes import Outcome, ensemble, read_outcome, write_outcome
+from lagformer.peers import PEERS, require_aeon, run_peer
+from lagformer.results import ENSEMBLE, summary, to_csv
 from lagformer.scores import Score, mark, score
+from lagformer.splits import VARIANTS, Split, load_split
 from lagformer.training.checkpoint import digest, write_atomically
 from lagformer.training.history import EpochRecord
 from lagformer.training.loop import Examples, OnEpoch, Recipe, fit, predict_logits, seeded
 from lagformer.training.progress import progress_line
 from lagformer.training.queue import Task, run_queue
 
-VARIANTS = {"raw": "FordA", "dithered": "FordA", "fordb": "FordB"}
 QUICK_EPOCHS = 3
 
 
@@ -48,14 +46,16 @@ class Settings:
     """What a run computes; two runs with equal settings give equal scores.
 
     The first seed also gets the validation runs (and the ablations, on the first variant); every
-    seed gets a final model per variant. `quick` shortens training to a few epochs: a check that
-    all works, not a result. Raises ValueError for values out of range.
+    seed gets a final model per variant, and several seeds an ensemble of them. `epochs=None` takes
+    those of the preset's recipe. The ablations are variations of the `olympiad` preset. `quick`
+    shortens training to a few epochs: a check that all works, not a result. Raises ValueError for
+    values out of range.
     """
 
     data: tuple[str, ...] = ("raw", "dithered")
     seeds: tuple[int, ...] = (0,)
     preset: str = "olympiad"
-    epochs: int = 80
+    epochs: int | None = None
     ablations: bool = False
     quick: bool = False
 
@@ -70,12 +70,19 @@ class Settings:
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} must name something, and nothing twice; got {values}")
         LagformerConfig.preset(self.preset, series_length=1)
+        if self.ablations and self.preset != "olympiad":
+            raise ValueError(
+                f"the ablations vary the published recipe: preset olympiad, not {self.preset}"
+            )
         _ = self.recipe
 
     @property
     def recipe(self) -> Recipe:
         """How the models are trained."""
-        return Recipe(epochs=min(self.epochs, QUICK_EPOCHS) if self.quick else self.epochs)
+        recipe = Recipe.preset(self.preset)
+        if self.epochs is not None:
+            recipe = replace(recipe, epochs=self.epochs)
+        return replace(recipe, epochs=min(recipe.epochs, QUICK_EPOCHS)) if self.quick else recipe
 
     @property
     def label(self) -> str:
@@ -91,34 +98,50 @@ def run_forda(
     folder: Path,
     *,
     jobs: int = 1,
+    peer_seeds: Sequence[int] = (),
     x_best: float | None = None,
     progress: bool | None = None,
 ) -> dict[str, Any]:
     """Run the protocol in `folder` and return what its `result.json` holds.
 
     Models that are finished there are reused, an interrupted one is resumed; the scores do not
-    depend on `jobs`, the number of models trained at once (one thread each). `x_best` adds the
-    mark 100·(X − 0.5)/(x_best − 0.5). `progress` as in `progress_line`.
+    depend on `jobs`, the number of models trained at once (one thread each). `peer_seeds` adds
+    aeon's classifiers with these seeds, fitted on all of the training set; like `x_best`, which
+    adds the mark 100·(X − 0.5)/(x_best − 0.5), it can be asked of a finished run too. `progress`
+    as in `progress_line`.
 
     Raises ValueError for a folder that holds anything but a run with these settings on this data,
-    and for a damaged checkpoint.
+    for a damaged file of a model, and for peers without aeon.
     """
+    if peer_seeds:
+        require_aeon()
     if x_best is not None:
         mark(0.5, x_best)  # a bad value is refused before hours of work
     splits = {name: load_split(name) for name in settings.data}
-    _claim(folder, settings, splits)
     plans = _plans(settings, splits)
+    _claim(folder, settings, plans, splits)
     rows = [
         _row(variant, seed, where, method, "", fit_baseline(build(seed), *part), splits)
         for variant in settings.data
         for seed in settings.seeds
-        for where, part in _parts(splits[variant], seed).items()
+        for where, part in splits[variant].parts(seed).items()
         for method, build in BASELINES.items()
     ]
     outcomes = _train_all(plans, splits, folder, jobs, progress)
     rows += [
         _row(p.variant, p.seed, p.where, p.method, settings.preset, outcomes[p.name], splits)
         for p in plans
+    ]
+    if len(settings.seeds) > 1:
+        for variant in settings.data:
+            models = [p for p in plans if (p.variant, p.where) == (variant, "test")]
+            together = ensemble([outcomes[p.name] for p in models])
+            seeds = "+".join(map(str, settings.seeds))
+            rows.append(_row(variant, seeds, "test", ENSEMBLE, settings.preset, together, splits))
+    peers = _fit_peers(settings.data, peer_seeds, splits, folder, jobs, progress)
+    rows += [
+        _row(variant, seed, "test", method, "", outcome, splits)
+        for (variant, seed, method), outcome in peers.items()
     ]
     if x_best is not None:
         for row in rows:
@@ -127,6 +150,7 @@ def run_forda(
         "lagformer": __version__,
         "torch": torch.__version__,
         "settings": asdict(settings),
+        "peer_seeds": list(peer_seeds),
         "x_best": x_best,
         "warnings": _warnings(settings),
         "rows": rows,
@@ -138,63 +162,11 @@ def run_forda(
     return result
 
 
-# ------------------------------------------------------------------------------------------ data
-
-
-@dataclass(frozen=True)
-class Split:
-    """The official split of a data variant, without the test labels."""
-
-    train: Collection
-    labels: NDArray[Any]
-    """Of the training series."""
-    test: Collection
-
-    @property
-    def classes(self) -> NDArray[Any]:
-        """The labels that occur, sorted."""
-        return np.unique(self.labels)
-
-    @property
-    def targets(self) -> NDArray[np.int64]:
-        """Class indices of the training series."""
-        return np.searchsorted(self.classes, self.labels)
-
-
-def load_split(variant: str) -> Split:
-    """Load a data variant: its training set, and its test set without labels."""
-    train, test = load_ucr(VARIANTS[variant])
-    if variant == "dithered":
-        train, test = dither_pair(train, test)
-    assert train.labels is not None  # the first column of every UCR file
-    return Split(train, train.labels, replace(test, labels=None))
-
-
 def score_on_test(variant: str, predicted: NDArray[Any]) -> Score:
     """Score predicted labels on the official test set: the one place that reads its labels."""
     _, test = load_ucr(VARIANTS[variant])
     assert test.labels is not None
     return score(test.labels, predicted)
-
-
-def _parts(split: Split, seed: int) -> dict[str, tuple[Collection, NDArray[np.int64], Collection]]:
-    """Return what is fitted and what is predicted, for the validation run and for the test."""
-    fit_on, held_out = _validation_indices(split, seed)
-    return {
-        "validation": (
-            split.train.subset(fit_on),
-            split.targets[fit_on],
-            replace(split.train.subset(held_out), labels=None),
-        ),
-        "test": (split.train, split.targets, split.test),
-    }
-
-
-def _validation_indices(split: Split, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    fit_on, held_out = train_test_split(
-        np.arange(len(split.train)), test_size=0.2, random_state=seed
-    )
-    return fit_on, held_out
 
 
 # ---------------------------------------------------------------------------------------- models
@@ -260,13 +232,14 @@ def _train_all(
     progress: bool | None,
 ) -> dict[str, Outcome]:
     """Train what is not finished yet, `jobs` at a time, under one progress line."""
-    outcomes, tasks = {}, []
+    outcomes: dict[str, Outcome] = {}
+    tasks = []
     for plan in plans:
         home = folder / "models" / plan.name
-        if (home / "outcome.json").exists():
-            outcomes[plan.name] = _read_outcome(home / "outcome.json")
+        if outcome := read_outcome(home, probabilities=True):
+            outcomes[plan.name] = outcome
         else:
-            train, targets, unseen = _parts(splits[plan.variant], plan.seed)[plan.where]
+            train, targets, unseen = splits[plan.variant].parts(plan.seed)[plan.where]
             series = [(part.values.astype(np.float32), part.mask) for part in (train, unseen)]
             tasks.append(Task(plan.name, train_model, (plan, home, targets, *series)))
     work = {plan.name: _work(plan, splits[plan.variant]) for plan in plans}
@@ -307,32 +280,66 @@ def train_model(
     began = time.perf_counter()
     values, mask = (torch.from_numpy(array) for array in unseen)
     logits = predict_logits(model, values, None if mask.all() else mask)
+    probabilities = logits.double().softmax(dim=1)
     outcome = Outcome(
-        predicted=logits.argmax(dim=1).tolist(),
+        predicted=probabilities.argmax(dim=1).tolist(),
         parameters=sum(p.numel() for p in model.parameters()),
         fit_seconds=sum(record["seconds"] for record in history),
         predict_seconds=time.perf_counter() - began,
+        probabilities=probabilities.tolist(),
     )
     weights = safetensors.torch.save(model.state_dict(), {"config": plan.config.to_json()})
     write_atomically(folder / "model.safetensors", weights)
-    write_atomically(folder / "outcome.json", json.dumps(asdict(outcome)).encode())
+    write_outcome(outcome, folder)
     (folder / "checkpoint.safetensors").unlink()
     return outcome
 
 
-def _read_outcome(path: Path) -> Outcome:
-    try:
-        return Outcome(**json.loads(path.read_text("utf-8")))
-    except (ValueError, TypeError):
-        raise ValueError(
-            f"{path} is damaged; remove its folder to train that model again"
-        ) from None
+# ----------------------------------------------------------------------------------------- peers
+
+
+def _fit_peers(
+    variants: Sequence[str],
+    seeds: Sequence[int],
+    splits: dict[str, Split],
+    folder: Path,
+    jobs: int,
+    progress: bool | None,
+) -> dict[tuple[str, int, str], Outcome]:
+    """Fit the peers that are not finished yet, `jobs` at a time; by variant, seed and method."""
+    outcomes, tasks = {}, []
+    wanted = {
+        f"{variant}-seed{seed}-{method}": (variant, seed, method)
+        for variant in variants
+        for seed in seeds
+        for method in PEERS
+    }
+    for name, (variant, seed, method) in wanted.items():
+        home = folder / "peers" / name
+        if outcome := read_outcome(home, probabilities=False):
+            outcomes[name] = outcome
+        else:
+            split = splits[variant]
+            series = (split.targets, split.train.values, split.test.values)
+            tasks.append(Task(name, run_peer, (method, seed, home, *series)))
+    with progress_line(len(wanted) or 1, shown=progress) as update:
+        finished = len(outcomes)
+
+        def on_epoch(name: str, record: EpochRecord) -> None:
+            nonlocal finished
+            finished += 1
+            update(finished, f"{finished}/{len(wanted)} peers · {name}")
+
+        outcomes |= run_queue(tasks, jobs=jobs, on_epoch=on_epoch)
+    return {key: outcomes[name] for name, key in wanted.items()}
 
 
 # ------------------------------------------------------------------------------------ the folder
 
 
-def _claim(folder: Path, settings: Settings, splits: dict[str, Split]) -> None:
+def _claim(
+    folder: Path, settings: Settings, plans: Sequence[Plan], splits: dict[str, Split]
+) -> None:
     """Make `folder` the home of this run, or find that it is; refuse any other."""
     data = {
         name: digest(
@@ -340,7 +347,8 @@ def _claim(folder: Path, settings: Settings, splits: dict[str, Split]) -> None:
         )
         for name, s in splits.items()
     }
-    run = {"lagformer": __version__, "settings": asdict(settings), "data": data}
+    models = {p.name: {"config": asdict(p.config), "recipe": asdict(p.recipe)} for p in plans}
+    run = {"lagformer": __version__, "settings": asdict(settings), "models": models, "data": data}
     expected = json.dumps(run, indent=1)
     path = folder / "run.json"
     if path.exists():
@@ -358,7 +366,7 @@ def _claim(folder: Path, settings: Settings, splits: dict[str, Split]) -> None:
 
 def _row(
     variant: str,
-    seed: int,
+    seed: int | str,
     where: str,
     method: str,
     preset: str,
@@ -371,10 +379,10 @@ def _row(
     if where == "test":
         scores = score_on_test(variant, predicted)
     else:
-        scores = score(split.labels[_validation_indices(split, seed)[1]], predicted)
+        scores = score(split.labels[split.validation_indices(int(seed))[1]], predicted)
     row = {"method": method, "preset": preset, "data": variant, "seed": seed, "split": where}
     costs = asdict(outcome)
-    del costs["predicted"]
+    del costs["predicted"], costs["probabilities"]
     return row | asdict(scores) | costs
 
 

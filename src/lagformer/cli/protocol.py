@@ -21,7 +21,21 @@ def forda(
     data: Annotated[str, typer.Option(help="raw, dithered, fordb, or all.")] = "raw,dithered",
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     preset: Annotated[str, typer.Option(help="Model preset.")] = "olympiad",
-    epochs: Annotated[int, typer.Option(help="Passes over the training set.")] = 80,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the training set.", show_default="the preset's"),
+    ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Add MiniRocket, MultiRocket-Hydra, Hydra and QUANT (aeon's) with the first seed.",
+        ),
+    ] = False,
+    all_peer_seeds: Annotated[
+        bool,
+        typer.Option("--all-peer-seeds", help="Add the peers with every seed: hours more."),
+    ] = False,
     ablations: Annotated[
         bool,
         typer.Option(
@@ -45,9 +59,12 @@ def forda(
 ) -> None:
     """Train and score on FordA: validation split, refit on all, official test set once.
 
+    With several seeds their models are scored together too, as an ensemble.
+
     The same command again resumes an interrupted run and reuses its finished models.
     """
-    from lagformer.experiment import VARIANTS, Settings, run_forda
+    from lagformer.experiment import Settings, run_forda
+    from lagformer.splits import VARIANTS
 
     try:
         numbers = tuple(int(seed) for seed in seeds.split(","))
@@ -56,7 +73,8 @@ def forda(
     names = tuple(VARIANTS) if data == "all" else tuple(data.split(","))
     settings = Settings(names, numbers, preset, epochs, ablations, quick)
     folder = out if out is not None else Path("runs") / settings.label
-    result = run_forda(settings, folder, jobs=jobs, x_best=x_best)
+    peer_seeds = numbers if all_peer_seeds else numbers[:1] if peers else ()
+    result = run_forda(settings, folder, jobs=jobs, peer_seeds=peer_seeds, x_best=x_best)
     if as_json:
         print(json.dumps(result))
     else:
@@ -66,24 +84,29 @@ def forda(
 def _print_scores(result: dict[str, Any], folder: Path) -> None:
     from rich.console import Console
 
+    from lagformer.baselines import BASELINES
+    from lagformer.results import ENSEMBLE
+
     console = Console(highlight=False)
     say = functools.partial(console.print, soft_wrap=True, markup=False)
     for data in result["settings"]["data"]:
         rows = [row for row in result["rows"] if row["data"] == data]
         console.print(_score_table(data, rows))
         for row in rows:
-            if row["method"] == "lagformer" and row["split"] == "test":
+            if row["method"] in ("lagformer", ENSEMBLE) and row["split"] == "test":
                 low, high = row["accuracy_interval"]
                 mark = f", mark {row['mark']:.1f}" if "mark" in row else ""
+                who = "ensemble" if row["method"] == ENSEMBLE else f"seed {row['seed']}"
                 say(
-                    f"seed {row['seed']}: accuracy {row['accuracy']:.4f} ({low:.3f}–{high:.3f})"
+                    f"{who}: accuracy {row['accuracy']:.4f} ({low:.3f}–{high:.3f})"
                     f"{mark}; true {row['classes']} by predicted {row['confusion']}; "
                     f"{row['parameters']:,} parameters, {row['fit_seconds']:.0f} s to fit"
                 )
         for group in result["summary"]:
-            if (group["data"], group["method"]) == (data, "lagformer") and group["seeds"] > 1:
+            shown = group["data"] == data and group["method"] not in BASELINES
+            if shown and group["seeds"] > 1:
                 say(
-                    f"{group['seeds']} seeds: {group['split']} macro F1 "
+                    f"{group['method']}, {group['seeds']} seeds: {group['split']} macro F1 "
                     f"{group['macro_f1_mean']:.4f} ± {group['macro_f1_sd']:.4f}"
                 )
     for warning in result["warnings"]:
@@ -96,8 +119,8 @@ def _score_table(data: str, rows: list[dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from lagformer.experiment import VARIANTS
-    from lagformer.results import PUBLISHED
+    from lagformer.results import ENSEMBLE, published
+    from lagformer.splits import VARIANTS
 
     table = Table(
         title=f"{VARIANTS[data]}, {data}: macro F1", box=box.SIMPLE, padding=(0, 1), pad_edge=False
@@ -112,13 +135,14 @@ def _score_table(data: str, rows: list[dict[str, Any]]) -> Table:
     ):
         table.add_column(column, no_wrap=True)
     found = {(row["method"], row["seed"], row["split"]): row for row in rows}
-    for method, seed in dict.fromkeys((row["method"], row["seed"]) for row in rows):
-        cells = [method, str(seed)]
+    lines = dict.fromkeys((row["method"], row["seed"], row["preset"]) for row in rows)
+    for method, seed, preset in lines:
+        cells = [method, "all" if method == ENSEMBLE else str(seed)]
         for split in ("validation", "test"):
             row = found.get((method, seed, split))
             cells.append(f"{row['macro_f1']:.4f}" if row else "")
         cells.append("{:.3f}–{:.3f}".format(*row["macro_f1_interval"]) if row else "")
         if data == "raw":
-            cells.append("/".join(f"{f1:.3f}" if f1 else "–" for f1 in PUBLISHED[method]))
+            cells.append("/".join(f"{f1:.3f}" if f1 else "–" for f1 in published(method, preset)))
         table.add_row(*cells)
     return table

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lagformer.attention import RelativeLinearAttention, reference
-from lagformer.experiment import VARIANTS, load_split
 from lagformer.model import Lagformer, LagformerConfig
 from lagformer.report.style import BLUE, GREY, new_figure
+from lagformer.splits import VARIANTS, load_split
 from lagformer.training.loop import Examples, Recipe, fit, predict_logits, seeded
 
 SERIES = 256  # averaged over for the mean query
