@@ -48,14 +48,15 @@ def from_run(run: Path) -> Trained:
     variant, seed = path.parent.name.split("-")[:2]
     values = load_split(variant).train.values[:SERIES]
     series = torch.from_numpy(values).float()
-    model = _load(path)
+    model = load_model(path)
     if series.shape[1:] != (model.config.in_channels, model.config.series_length):
         raise ValueError(f"{path} is not a model of {variant}: it takes other series")
     source = f"trained by `lagformer forda` on {VARIANTS[variant]} ({variant}, {seed})"
     return Trained(model, series, source)
 
 
-def _load(path: Path) -> Lagformer:
+def load_model(path: Path) -> Lagformer:
+    """Load the weights of a model of a run folder. ValueError if the file is damaged."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             config = LagformerConfig.from_json((file.metadata() or {})["config"])
@@ -145,7 +146,7 @@ def lag_kernels(trained: Trained, *, seed: int = 0) -> LagKernels:
     for hook in hooks:
         hook.remove()
     with seeded(seed):
-        heads = [_of_block(m, x) for m, x in zip(modules, inputs, strict=True)]
+        heads = [head_kernels(m, x) for m, x in zip(modules, inputs, strict=True)]
     similarity, untrained, share = (
         torch.stack(parts).numpy() for parts in zip(*heads, strict=True)
     )
@@ -154,9 +155,13 @@ def lag_kernels(trained: Trained, *, seed: int = 0) -> LagKernels:
     return LagKernels(lags, similarity, untrained, share)
 
 
-def _of_block(
+def head_kernels(
     module: RelativeLinearAttention, x: Float[Tensor, "n T D"]
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return one module's parts of `LagKernels` for its input x: (H, M), (H, 2) and (H,).
+
+    The untrained band is drawn from torch's global generator: call it within `seeded`.
+    """
     phi, H, T = module.feature_map, module.num_heads, x.shape[1]
     phi_q, phi_k = (
         phi(proj(x).unflatten(-1, (H, -1)).transpose(1, 2))  # (n, H, T, l)
