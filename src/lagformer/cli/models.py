@@ -196,7 +196,9 @@ def scan(
     rate: Annotated[
         float | None, typer.Option(help="Samples per second.", show_default="the file's")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw label and probability over time.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw label and probability over time (.png, .svg, .html).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Slide a model over a long recording: one line per window, as soon as it is complete."""
@@ -232,7 +234,11 @@ def scan(
                 seen.append(found)
     except KeyboardInterrupt:  # the usual end of a live scan
         interrupted = True
-    if plot is not None:
+    if plot is not None and plot.suffix == ".html":
+        from lagformer.report.timeline import write_timeline
+
+        write_timeline(seen, plot, recording=recording, model=model.name, interrupted=interrupted)
+    elif plot is not None:
         plot_timeline(seen, plot)
     if interrupted:
         raise typer.Exit(130)

@@ -78,7 +78,7 @@ def kernels_of(model: Lagformer, x: Float[Tensor, "n C L"], *, seed: int = 0) ->
     for block, module in enumerate(modules, start=1):
         tokens = inputs[block - 1]
         length, patch, T = x.shape[2], model.config.patch_length, tokens.shape[1]
-        per_token = float(patch) if T == -(-length // patch) else length / T
+        per_token = float(patch) if -(-length // patch) == T else length / T
         lags = per_token * np.arange(-module.max_lag, module.max_lag + 1, dtype=np.float64)
         bands: list[tuple[float, float]] | list[None]
         shares: list[float] | list[None]

@@ -129,7 +129,7 @@ def report(subject: Subject, *, command: str = "") -> Report:
 def write_page(html: str, path: Path) -> None:
     """Write a page, whole or not at all. ValueError for a folder that is not there."""
     if not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is no folder: make it first, or choose another --out")
+        raise ValueError(f"{path.parent} is no folder: make it first, or name another file")
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the page, such as {path / 'report.html'}")
     write_atomically(path, html.encode())

@@ -65,11 +65,7 @@ class Plot:
                 continue
             path.append(f"{pen}{self._x(a) * _GRID / 100:.4g} {self._y(b) * _GRID / 100:.4g}")
             pen = "L"
-        self._add(
-            '<svg class="curve" viewBox="0 0 {0} {0}" preserveAspectRatio="none" width="100%" '
-            'height="100%"><path class="{1}" d="{2}"/></svg>',
-            _GRID, style, " ".join(path),
-        )  # fmt: skip
+        self._curve(" ".join(path), style)
 
     def dots(self, x: ArrayLike, y: ArrayLike, style: str, radius: float = 3.5) -> None:
         """Draw a circle at each point."""
@@ -86,6 +82,14 @@ class Plot:
             style, left, self._y(high), _fixed(right - left), _fixed(self._y(low) - self._y(high)),
         )  # fmt: skip
 
+    def spans(self, spans: Sequence[tuple[float, float]], y: float, style: str) -> None:
+        """Draw stretches of the x axis at one height; none is too short to be seen."""
+        scale, path = _GRID / 100, ""
+        for a, b in spans:
+            width = max(self._x(b) - self._x(a), 0.1)
+            path += f"M{self._x(a) * scale:.4g} {self._y(y) * scale:g}h{width * scale:.4g}"
+        self._curve(path, style)
+
     def segment(self, x: tuple[float, float], y: tuple[float, float], style: str) -> None:
         """Draw a straight line between two points."""
         self._add('<line class="{}" x1="{}%" x2="{}%" y1="{}%" y2="{}%"/>', style,
@@ -95,6 +99,16 @@ class Plot:
         """Write words at a point; the style sheet decides on which side of it."""
         self._add(
             '<text class="{}" x="{}%" y="{}%">{}</text>', style, self._x(x), self._y(y), words
+        )
+
+    def _curve(self, path: str, style: str) -> None:
+        """Add a path in coordinates of its own, stretched to the plot."""
+        self._add(
+            '<svg class="curve" viewBox="0 0 {0} {0}" preserveAspectRatio="none" width="100%" '
+            'height="100%"><path class="{1}" d="{2}"/></svg>',
+            _GRID,
+            style,
+            path,
         )
 
     def __html__(self) -> str:
