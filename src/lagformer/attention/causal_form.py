@@ -84,20 +84,36 @@ def _sums(backwards: bool, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     *batch, T, l = x.shape
     c = z.shape[-1]
     out = z.new_empty(*batch, T, c)
-    length = max(CHUNK, SEGMENT // max(l, c, 1) // CHUNK * CHUNK)
-    pieces = []  # whole chunks in segments, and the odd end, a chunk of its own
-    for start in range(0, T, length):
-        stop = min(start + length, T)
-        whole = stop - (stop - start) % CHUNK
-        pieces += [(s, e) for s, e in ((start, whole), (whole, stop)) if s < e]
+    segments = pieces(T, max(l, c))
     for i in itertools.product(*(range(n) for n in batch)):
-        state = z.new_zeros(l, c)  # Σ y_j z_jᵀ over the pieces gone through
-        for s, e in reversed(pieces) if backwards else pieces:
+        state = z.new_zeros(1, l, c)  # Σ y_j z_jᵀ over the segments gone through
+        for s, e in reversed(segments) if backwards else segments:
             size = min(CHUNK, e - s)
             chunks = (t[i][s:e].reshape(-1, size, t.shape[-1]) for t in (x, y, z))
             found, state = _segment(backwards, state, *chunks)
             out[i][s:e] = found.view(e - s, c)
     return out
+
+
+def pieces(T: int, width: int) -> list[tuple[int, int]]:
+    """(start, stop) of segments of whole chunks, and of the odd end, a chunk of its own."""
+    length = max(CHUNK, SEGMENT // max(width, 1) // CHUNK * CHUNK)
+    found = []
+    for start in range(0, T, length):
+        stop = min(start + length, T)
+        whole = stop - (stop - start) % CHUNK
+        found += [(s, e) for s, e in ((start, whole), (whole, stop)) if s < e]
+    return found
+
+
+def running_sums(start: Tensor, own: Tensor, *, backwards: bool = False) -> tuple[Tensor, Tensor]:
+    """Before each chunk, start (n, …) and what the chunks before it own (n·m, …); after them all.
+
+    One addition a chunk: a cumsum along them strides through memory.
+    """
+    order = own.unflatten(0, (len(start), -1)).unbind(1)
+    *before, after = itertools.accumulate(order[::-1] if backwards else order, initial=start)
+    return torch.stack(before[::-1] if backwards else before, dim=1).flatten(0, 1), after
 
 
 def _segment(
@@ -106,11 +122,5 @@ def _segment(
     """Chunks x, y (m, C, l), z (m, C, c) → their sums (m, C, c), and the state after them."""
     scores = torch.bmm(x, y.transpose(1, 2))
     scores = scores.triu_() if backwards else scores.tril_()
-    found = torch.bmm(scores, z)
-    own = torch.bmm(y.transpose(1, 2), z)
-    if len(own) == 1:
-        return found.baddbmm_(x, state.unsqueeze(0)), state + own[0]
-    order = own.flip(0) if backwards else own
-    states = torch.cat([state.unsqueeze(0), order]).cumsum(0)
-    before = states[:-1].flip(0) if backwards else states[:-1]
-    return found.baddbmm_(x, before), states[-1]
+    before, state = running_sums(state, torch.bmm(y.transpose(1, 2), z), backwards=backwards)
+    return torch.bmm(scores, z).baddbmm_(x, before), state

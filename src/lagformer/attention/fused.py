@@ -160,7 +160,8 @@ class _Fused(torch.autograd.Function):
         q, k, v, table, out, den, kv, k_sum, *features = ctx.saved_tensors
         elementwise = ctx.elementwise
         if torch.is_grad_enabled():
-            return (*_second_derivatives(elementwise, [q, k, v, table], grad), None, None, None)
+            inputs = [q, k, v, table]
+            return (*second_derivatives(_plain, elementwise, inputs, grad), None, None, None)
         windows = _windows(q, k, table, elementwise, ctx.method)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         if not out.numel() or not k.numel():
@@ -197,13 +198,17 @@ class _Fused(torch.autograd.Function):
         return dq, dk, dv, d_table, None, None, None
 
 
-def _second_derivatives(
-    elementwise: Elementwise | None, inputs: list[Tensor], grad: Tensor
+def second_derivatives(
+    plain: Callable[..., Tensor],
+    elementwise: Elementwise | None,
+    inputs: list[Tensor],
+    grad: Tensor,
 ) -> list[Tensor | None]:
+    """The gradients by ``inputs`` as differentiable functions, through the ``plain`` formula."""
     wanted = [x for x in inputs if x.requires_grad]
     found = iter(
         torch.autograd.grad(
-            _plain(elementwise, *inputs), wanted, grad, create_graph=True, allow_unused=True
+            plain(elementwise, *inputs), wanted, grad, create_graph=True, allow_unused=True
         )
     )
     return [next(found) if x.requires_grad else None for x in inputs]

@@ -19,6 +19,7 @@ from lagformer.attention.feature_maps import (
     resolve,
 )
 from lagformer.attention.fused import Elementwise, can_fuse, fused_attention
+from lagformer.attention.fused_causal import fused_causal_attention
 from lagformer.attention.lag_form import Layout
 from lagformer.attention.normalise import (
     normalise,
@@ -89,12 +90,16 @@ def linear_attention(
     with torch.autocast(q.device.type, enabled=False):
         query, key, value = q.to(dtype), k.to(dtype), v.to(dtype)
         same_batch = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
-        if not causal and key_mask is None and same_batch and can_fuse():
-            # The largest leading dimension is worked on at once, the others in turn.
+        if key_mask is None and same_batch and can_fuse():
             batch = q.shape[:-2]
+            query, key, none, elementwise = prepare(phi_q, phi_k, query, key, q.new_empty(0))
+            if causal:
+                flat = (x.reshape(batch.numel(), *x.shape[-2:]) for x in (query, key, value))
+                out = fused_causal_attention(*flat, elementwise).view(v.shape)
+                return release(out, late).to(q.dtype)
+            # The largest leading dimension is worked on at once, the others in turn.
             largest = max(range(len(batch)), key=batch.__getitem__, default=-1)
             layout = Layout.of(batch, [1 if i == largest else 2 for i in range(len(batch))])
-            query, key, none, elementwise = prepare(phi_q, phi_k, query, key, q.new_empty(0))
             aligned = (layout.align(query), layout.align(key), layout.align(value))
             return layout.restore(fused_attention(*aligned, none, elementwise)).to(q.dtype)
         query, key = map_queries(phi_q, query), phi_k(key)
