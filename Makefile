@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install forda test lint bench docs clean
+.PHONY: install forda test lint bench docs figures clean
 
 install: .venv/.installed
 
@@ -25,7 +25,11 @@ lint: install
 bench: install
 	$(BIN)/lagformer bench attention
 
+# Every page is run. -E: a page whose text is unchanged may still print something else.
 docs: install
+	$(BIN)/python -m sphinx -q -E -W -n --keep-going -j 2 docs docs/_build/html
+
+figures: install
 	$(BIN)/lagformer figures docs/figures
 
 clean:
