@@ -35,6 +35,7 @@ from lagformer.preprocessing import (
     digests,
     hold_out,
     merge_repeats,
+    phase_locked,
     short,
     trimmed,
 )
@@ -75,8 +76,10 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         normalize: True scales each series by its own mean and standard deviation (a constant one
             becomes zeros) and so hides differences in level and amplitude; False scales all
             alike, by those of the training set.
-        shift: rotate training series circularly at random: right for windows cut at arbitrary
-            moments, wrong where it matters at what time something happens.
+        shift: True for windows cut at arbitrary moments: training series are rotated circularly at
+            random (and, by "base", reversed, flipped in sign and given noise); wrong where it
+            matters at what time something happens. None: True if the training series have no mean
+            curve (`lagformer.preprocessing.phase_locked`).
         missing: what to do with missing values: "error", "mask" or "interpolate"
             (`Collection.from_arrays`).
         random_state: int, numpy `RandomState`, or None for fresh entropy. Equal ints give equal
@@ -108,7 +111,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patience: int | None = None,
         class_weight: Literal["balanced"] | dict[Any, float] | None = None,
         normalize: bool = False,
-        shift: bool = True,
+        shift: bool | None = None,
         missing: Literal["error", "mask", "interpolate"] = "error",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -335,7 +338,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if config.max_lag is None:
             config = replace(config, max_lag=config.num_tokens - 1)
-        recipe = self._recipe(len(train))
+        recipe = self._recipe(train)
         self.scaling_ = None if self.normalize else Scaling.of(values, mask, per_series=False)
         by_class = class_weights(self.class_weight, classes, train)
         with seeded(seed):
@@ -361,22 +364,25 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         derived = {"normalize": bool(self.normalize), "seed": seed}
         self.config_ = asdict(config) | asdict(recipe) | derived
 
-    def _recipe(self, n: int) -> Recipe:
-        """Derive from the number of training series what was not given."""
-        batch, epochs = operator.index(self.batch_size), self.max_epochs
+    def _recipe(self, train: WeightedSeries) -> Recipe:
+        """Derive from the training series what was not given."""
+        n, batch, epochs = len(train), operator.index(self.batch_size), self.max_epochs
+        changes: dict[str, Any] = {}
         if self.preset == "base":
             batch = min(batch, max(8, n // 10))
-        if epochs is None:
             steps = -(-n // max(batch, 1))
-            aim = min(max(round(_STEPS / steps), 30), 200)
-            epochs = 80 if self.preset == "olympiad" else aim
-        return Recipe(
-            epochs=operator.index(epochs),
-            batch_size=batch,
-            learning_rate=1e-3 if self.learning_rate is None else self.learning_rate,
-            shift=bool(self.shift),
-            patience=None if self.patience is None else operator.index(self.patience),
-        )
+            if epochs is None:
+                epochs = min(max(round(_STEPS / steps), 30), 200)
+        if epochs is not None:
+            changes["epochs"] = operator.index(epochs)
+        if self.learning_rate is not None:
+            changes["learning_rate"] = self.learning_rate
+        if self.patience is not None:
+            changes["patience"] = operator.index(self.patience)
+        shift = not phase_locked(train) if self.shift is None else bool(self.shift)
+        if not shift:
+            changes |= {"time_reversal": False, "sign_flip": False, "coloured_noise": 0.0}
+        return Recipe.preset(self.preset, batch_size=batch, shift=shift, **changes)
 
     def _examples(self, series: WeightedSeries, factor: ArrayLike = 1.0) -> Examples:
         values, mask = self._tensors(series.collection)

@@ -1,4 +1,4 @@
-"""The classifier network: patches, encoder blocks, a mean over tokens, a linear head.
+"""The classifier network: a stem, encoder blocks, a mean over tokens, a linear head.
 
     series (B, C, L) → stem → tokens (B, T, D) → N × block → mean over T → LayerNorm → logits
 
@@ -8,13 +8,15 @@ The only thing that knows about order is the lag table inside each attention mod
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
+from math import log2
 from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lagformer.attention import RelativeLinearAttention, ToeplitzLinearAttention
+from lagformer.stems import GROUP, KERNEL, KernelStem, PatchStem
 
 # How a block's attention knows of lags: a vector or a positive scalar for each.
 ATTENTIONS = {"relative": RelativeLinearAttention, "toeplitz": ToeplitzLinearAttention}
@@ -32,16 +34,22 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.1,
         "feature_map": "elu+1",
     },
-    # Ours, for any data set: about 50 patches, of at most 32 samples. Still to be tuned.
+    # Ours, for any data set: about 25 tokens of competing filters (docs/research.md).
     "base": {
+        "stem": "kernels",
+        "num_kernels": 16,
         "embed_dim": 64,
         "num_heads": 4,
         "head_dim": 16,
-        "num_blocks": 3,
+        "num_blocks": 2,
         "mlp_dim": 128,
-        "dropout": 0.1,
+        "dropout": 0.2,
     },
 }
+
+STEMS = ("patch", "kernels")
+TOKENS = 25  # patches of a series, about
+STEM_PLACES = 125  # places of a series that the filters of "kernels" look at, about
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,9 @@ class LagformerConfig:
     """Sizes of a `Lagformer`; checked when built, equal after a JSON round trip.
 
     `max_lag=None` gives every lag of a series of `series_length` its own vector (T − 1 lags to
-    either side, T tokens). Raises ValueError, in one line, for a size out of range.
+    either side, T tokens). `num_kernels` (a multiple of 8, for each dilation), `num_dilations` and
+    `stem_stride` (a divisor of the patch) are read by the stem "kernels" alone.
+    Raises ValueError, in one line, for a size out of range.
     """
 
     series_length: int
@@ -65,6 +75,10 @@ class LagformerConfig:
     feature_map: str = "elu+1"
     max_lag: int | None = None
     attention: str = "relative"
+    stem: str = "patch"
+    num_kernels: int = GROUP
+    num_dilations: int = 1
+    stem_stride: int = 1
 
     def __post_init__(self) -> None:
         # The field types are strings here (postponed annotations).
@@ -82,6 +96,14 @@ class LagformerConfig:
         if self.attention not in ATTENTIONS:
             known = ", ".join(ATTENTIONS)
             raise ValueError(f"unknown attention {self.attention!r}; known: {known}")
+        if self.stem not in STEMS:
+            raise ValueError(f"unknown stem {self.stem!r}; known: {', '.join(STEMS)}")
+        if self.num_kernels % GROUP:
+            raise ValueError(f"num_kernels must be a multiple of {GROUP}, got {self.num_kernels}")
+        if self.patch_length % self.stem_stride:
+            raise ValueError(
+                f"stem_stride must divide patch_length {self.patch_length}, got {self.stem_stride}"
+            )
 
     @classmethod
     def preset(
@@ -90,7 +112,9 @@ class LagformerConfig:
         """Return the preset `name` fitted to a data set. ValueError for an unknown name."""
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(PRESETS)}")
-        sizes = {"patch_length": min(max(round(series_length / 50), 1), 32)} | PRESETS[name]
+        sizes = PRESETS[name]
+        if "patch_length" not in sizes:
+            sizes = _derived(series_length) | sizes
         return cls(series_length, in_channels, num_classes, **sizes)
 
     @property
@@ -116,7 +140,7 @@ class LagformerConfig:
         if not isinstance(values, dict):
             raise ValueError("model configuration must be a JSON object")
         known = {field.name for field in fields(cls)}
-        required = known - {"dropout", "feature_map", "max_lag", "attention"}
+        required = {field.name for field in fields(cls) if field.default is MISSING}
         if unknown := sorted(values.keys() - known):
             raise ValueError(f"unknown keys in the model configuration: {', '.join(unknown)}")
         if missing := sorted(required - values.keys()):
@@ -124,31 +148,16 @@ class LagformerConfig:
         return cls(**values)
 
 
-class PatchStem(nn.Module):
-    """Cuts a series into patches and maps each to a token by one linear layer."""
+def _derived(series_length: int) -> dict[str, int]:
+    """Return the sizes that a preset without a patch length takes from the length of the series.
 
-    def __init__(self, in_channels: int, patch_length: int, embed_dim: int) -> None:
-        super().__init__()
-        self.patch_length = patch_length
-        self.proj = nn.Linear(in_channels * patch_length, embed_dim)
-
-    def forward(
-        self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None
-    ) -> tuple[Float[Tensor, "B T D"], Bool[Tensor, "B T"] | None]:
-        """Return the tokens and which of them hold at least one real sample (None: all)."""
-        token_mask = None
-        if key_mask is not None:
-            x = x.masked_fill(~key_mask[:, None], 0.0)
-            token_mask = self._patches(key_mask).any(dim=2)
-        patches = self._patches(x)  # (B, C, T, P)
-        tokens: Tensor = self.proj(patches.transpose(1, 2).flatten(2))
-        return tokens, token_mask
-
-    def _patches(self, x: Tensor) -> Tensor:
-        """Reshape (..., L) to (..., T, P), zeros (False) after the end."""
-        count = -(-x.shape[-1] // self.patch_length)
-        padded = nn.functional.pad(x, (0, count * self.patch_length - x.shape[-1]))
-        return padded.reshape(*x.shape[:-1], count, self.patch_length)
+    About 25 patches, each seen at about 5 places by the filters, whose reach grows up to half of
+    the series.
+    """
+    stride = max(round(series_length / STEM_PLACES), 1)
+    patch_length = stride * max(round(series_length / (TOKENS * stride)), 1)
+    num_dilations = min(max(int(log2(series_length / (KERNEL - 1))), 1), 8)
+    return {"patch_length": patch_length, "stem_stride": stride, "num_dilations": num_dilations}
 
 
 class Block(nn.Module):
@@ -182,6 +191,18 @@ class Block(nn.Module):
         return x
 
 
+def _stem(config: LagformerConfig) -> nn.Module:
+    sizes = config.in_channels, config.patch_length, config.embed_dim
+    if config.stem == "patch":
+        return PatchStem(*sizes)
+    return KernelStem(
+        *sizes,
+        num_kernels=config.num_kernels,
+        num_dilations=config.num_dilations,
+        stride=config.stem_stride,
+    )
+
+
 class Lagformer(nn.Module):
     """Encoder-only transformer whose only positions are the lags of its attention modules.
 
@@ -195,7 +216,7 @@ class Lagformer(nn.Module):
     def __init__(self, config: LagformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.stem = PatchStem(config.in_channels, config.patch_length, config.embed_dim)
+        self.stem = _stem(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
         self.norm = nn.LayerNorm(config.embed_dim)
         self.head = nn.Linear(config.embed_dim, config.num_classes)

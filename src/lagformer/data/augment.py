@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from lagformer.data.collection import Collection
@@ -31,15 +31,43 @@ def circular_shift(
     Returns:
         A new tensor of the shape and dtype of ``x``.
     """
-    if mask is None:
-        mask = torch.ones(len(x), x.shape[-1], dtype=torch.bool, device=x.device)
-    count = mask.sum(dim=1, keepdim=True)
+    rank, count = _ranks(x, mask)
     shift = (_uniform(len(x), generator, x.device) * count).long()
-    rank = mask.cumsum(dim=1) - 1
-    real_first = mask.long().argsort(dim=1, descending=True, stable=True)
-    rotated = real_first.gather(1, (rank - shift) % count.clamp(min=1))
-    source = torch.where(mask, rotated, torch.arange(x.shape[-1], device=x.device))
-    return x.gather(-1, source[:, None].expand_as(x))
+    return _rearranged(x, mask, (rank - shift) % count.clamp(min=1))
+
+
+def time_reversal(
+    x: Float[Tensor, "B C L"],
+    generator: torch.Generator,
+    mask: Bool[Tensor, "B L"] | None = None,
+) -> Float[Tensor, "B C L"]:
+    """Turn each series round in time with probability 1/2.
+
+    Args:
+        x: a batch of series.
+        generator: the source of the choices; it may live on another device than ``x``.
+        mask: True at real steps, by default all; real values change places among themselves.
+
+    Returns:
+        A new tensor of the shape and dtype of ``x``.
+    """
+    rank, count = _ranks(x, mask)
+    turned = _uniform(len(x), generator, x.device) < 0.5
+    return _rearranged(x, mask, torch.where(turned, count - 1 - rank, rank) % count.clamp(min=1))
+
+
+def sign_flip(x: Float[Tensor, "B C L"], generator: torch.Generator) -> Float[Tensor, "B C L"]:
+    """Multiply each series, all its channels alike, by 1 or -1 with equal probability.
+
+    Args:
+        x: a batch of series.
+        generator: the source of the signs; it may live on another device than ``x``.
+
+    Returns:
+        A new tensor of the shape and dtype of ``x``.
+    """
+    sign = torch.where(_uniform(len(x), generator, x.device) < 0.5, -1.0, 1.0)
+    return x * sign[:, :, None].to(x.dtype)
 
 
 def amplitude(
@@ -58,6 +86,46 @@ def amplitude(
     """
     factor = low + (high - low) * _uniform(len(x), generator, x.device)
     return x * factor[:, :, None].to(x.dtype)
+
+
+def coloured_noise(
+    x: Float[Tensor, "B C L"],
+    generator: torch.Generator,
+    level: float,
+    mask: Bool[Tensor, "B L"] | None = None,
+) -> Float[Tensor, "B C L"]:
+    """Add noise of a random colour to half of the series, as a worse recording would.
+
+    The noise fills a band with a Gaussian profile, its centre uniform below a quarter of the
+    Nyquist frequency, its width from 1 % to 26 % of it. Its standard deviation is uniform up to
+    ``level`` times the series' own, channel by channel, and the sum is scaled about the mean so
+    that the series' deviation stays as it was.
+
+    Args:
+        x: a batch of series.
+        generator: the source of the noise; it may live on another device than ``x``.
+        level: largest standard deviation of the noise, in those of the series.
+        mask: True at real steps, by default all; the others get no noise.
+
+    Returns:
+        A new tensor of the shape and dtype of ``x``.
+    """
+    real = torch.ones_like(x[:, :1]) if mask is None else mask[:, None].to(x.dtype)
+    count = real.sum(-1, keepdim=True).clamp(min=1)
+    mean = (x * real).sum(-1, keepdim=True) / count
+    deviation = (((x - mean) * real).square().sum(-1, keepdim=True) / count).sqrt()
+    white = torch.randn(x.shape, generator=generator, device=generator.device).to(x)
+    spectrum = torch.fft.rfft(white)
+    frequency = torch.linspace(0, 1, spectrum.shape[-1], device=x.device)
+    centre = 0.25 * _uniform(len(x), generator, x.device)[:, :, None]
+    width = 0.01 + 0.25 * _uniform(len(x), generator, x.device)[:, :, None]
+    profile = torch.exp(-0.5 * ((frequency - centre) / width).square()).to(x.dtype)
+    noise = torch.fft.irfft(spectrum * profile, n=x.shape[-1])
+    noise = noise / noise.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-12)
+    share = (2 * _uniform(len(x), generator, x.device)[:, :, None] - 1).clamp(min=0) * level
+    share = share.to(x.dtype)
+    noisy = mean + (x - mean + share * deviation * noise) / (1 + share.square()).sqrt()
+    return torch.where(real > 0, noisy, x)
 
 
 def dither(
@@ -88,6 +156,28 @@ def dither_pair(
         for split in (train, test)
     )
     return train, test
+
+
+def _ranks(
+    x: Tensor, mask: Bool[Tensor, "B L"] | None
+) -> tuple[Int[Tensor, "#B L"], Int[Tensor, "#B 1"]]:
+    """Return the rank of each step among the real ones, and how many there are."""
+    if mask is None:
+        steps = torch.arange(x.shape[-1], device=x.device)[None]
+        return steps, torch.full_like(steps[:, :1], x.shape[-1])
+    return mask.cumsum(dim=1) - 1, mask.sum(dim=1, keepdim=True)
+
+
+def _rearranged(
+    x: Tensor, mask: Bool[Tensor, "B L"] | None, rank: Int[Tensor, "B L"]
+) -> Float[Tensor, "B C L"]:
+    """Give each real step the value of the real step with this rank; leave the others."""
+    source = rank.expand(len(x), -1)
+    if mask is not None:
+        real_first = mask.long().argsort(dim=1, descending=True, stable=True)
+        steps = torch.arange(x.shape[-1], device=x.device)
+        source = torch.where(mask, real_first.gather(1, rank), steps)
+    return x.gather(-1, source[:, None].expand_as(x))
 
 
 def _uniform(n: int, generator: torch.Generator, device: torch.device) -> Float[Tensor, "n 1"]:

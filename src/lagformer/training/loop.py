@@ -7,6 +7,7 @@ generator's state.
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
@@ -21,9 +22,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from sklearn.metrics import f1_score
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
-from lagformer.data import amplitude, circular_shift
+from lagformer.data import amplitude, circular_shift, coloured_noise, sign_flip, time_reversal
 from lagformer.model import Lagformer
 from lagformer.training.checkpoint import digest, load_checkpoint, save_checkpoint
 from lagformer.training.history import EpochRecord, append_history, write_history
@@ -33,7 +34,17 @@ OnEpoch = Callable[[EpochRecord], None]
 _global_generators = threading.RLock()
 
 # How each preset of the model is trained, where that differs from `Recipe`'s defaults.
-RECIPES: dict[str, dict[str, Any]] = {"olympiad": {}, "base": {}}
+RECIPES: dict[str, dict[str, Any]] = {
+    "olympiad": {},
+    "base": {  # docs/research.md
+        "epochs": 100,
+        "time_reversal": True,
+        "sign_flip": True,
+        "coloured_noise": 0.3,
+        "mixup": 0.4,
+        "averaging": 0.998,
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,13 @@ class Recipe:
 
     AdamW with a one-cycle learning rate that peaks at `learning_rate`, cross-entropy with label
     smoothing, gradients clipped at norm `clip_norm`; each series is shifted circularly by a random
-    amount and multiplied by a factor drawn from `amplitude` (None: left alone). With `patience`,
-    training ends after that many epochs in a row without a better validation score.
+    amount and multiplied by a factor drawn from `amplitude` (None: left alone). Optional are: time
+    reversal and sign flips of half of the series, noise of random colours up to `coloured_noise`
+    deviations on half of them, and mixup (Zhang et al. 2018): the batch is blended with a
+    permutation of itself, labels too, in a proportion from Beta(`mixup`, `mixup`). With
+    `averaging` > 0 the model scored and kept is the moving average of the weights, which holds
+    that share of itself at each step (less in the first steps). With `patience`, training ends
+    after that many epochs in a row without a better validation score.
     Raises ValueError for values out of range.
     """
 
@@ -55,6 +71,11 @@ class Recipe:
     clip_norm: float = 1.0
     shift: bool = True
     amplitude: tuple[float, float] | None = (0.8, 1.2)
+    time_reversal: bool = False
+    sign_flip: bool = False
+    coloured_noise: float = 0.0
+    mixup: float = 0.0
+    averaging: float = 0.0
     patience: int | None = None
 
     @classmethod
@@ -75,10 +96,12 @@ class Recipe:
         for name in ("learning_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay!r}")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing!r}")
+        for name in ("weight_decay", "coloured_noise", "mixup"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
+        for name in ("label_smoothing", "averaging"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
         patience = self.patience
         if patience is not None and not (isinstance(patience, int) and patience >= 1):
             raise ValueError(f"patience must be None or an integer ≥ 1, got {patience!r}")
@@ -153,8 +176,7 @@ def fit(
         run.finish_epoch(record)
         if on_epoch is not None:
             on_epoch(record)
-    if run.best:
-        model.load_state_dict(run.best)
+    model.load_state_dict(run.best or run.averaged.state_dict())
     model.eval()
     return run.history
 
@@ -226,6 +248,8 @@ class _Run:
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, max_lr=recipe.learning_rate, total_steps=steps
         )
+        self.averaged = copy.deepcopy(model).eval() if recipe.averaging else model
+        self.steps = 0
         self.history: list[EpochRecord] = []
         self.best: dict[str, Tensor] = {}
         self.best_score: list[float] = []
@@ -237,6 +261,17 @@ class _Run:
             folder.mkdir(parents=True, exist_ok=True)
             self._resume(folder)
 
+    def average(self) -> None:
+        """Move the averaged weights towards those of the last step."""
+        if self.averaged is self.model:
+            return
+        kept = min(self.recipe.averaging, (1 + self.steps) / (10 + self.steps))
+        self.steps += 1
+        with torch.no_grad():
+            torch._foreach_lerp_(
+                list(self.averaged.parameters()), list(self.model.parameters()), 1 - kept
+            )
+
     def finish_epoch(self, record: EpochRecord) -> None:
         """Add the record to the history, on disk too."""
         self.history.append(record)
@@ -245,12 +280,15 @@ class _Run:
         append_history(self.folder / "history.jsonl", record)
         optimizer = self.optimizer.state_dict()
         tensors = _prefixed("model", self.model.state_dict()) | _prefixed("best", self.best)
+        if self.averaged is not self.model:
+            tensors |= _prefixed("averaged", self.averaged.state_dict())
         for index, moments in optimizer["state"].items():
             tensors |= _prefixed(f"optimizer.{index}", moments)
         state = {
             "fingerprint": self.fingerprint,
             "history": self.history,
             "best_score": self.best_score,
+            "steps": self.steps,
             "param_groups": optimizer["param_groups"],
             "scheduler": self.scheduler.state_dict(),
         }
@@ -267,6 +305,8 @@ class _Run:
                     "choose another folder or remove it"
                 )
             self.model.load_state_dict(_under("model", tensors))
+            if self.averaged is not self.model:
+                self.averaged.load_state_dict(_under("averaged", tensors))
             moments: dict[int, dict[str, Tensor]] = {}
             for name, tensor in _under("optimizer", tensors).items():
                 index, key = name.split(".")
@@ -276,7 +316,7 @@ class _Run:
             )
             self.scheduler.load_state_dict(state["scheduler"])
             self.best = _under("best", tensors)
-            self.best_score = state["best_score"]
+            self.best_score, self.steps = state["best_score"], state["steps"]
             self.history = state["history"]
         write_history(folder / "history.jsonl", self.history)
 
@@ -289,31 +329,68 @@ def _train_epoch(run: _Run, data: Examples, generator: torch.Generator) -> float
     total = torch.zeros((), device=device)
     order = torch.randperm(len(data.targets), generator=generator).to(device)
     for index in torch.split(order, recipe.batch_size):
-        x = data.values[index]
-        mask = None if data.mask is None else data.mask[index]
-        if recipe.shift:
-            x = circular_shift(x, generator, mask)
-        if recipe.amplitude is not None:
-            x = amplitude(x, generator, *recipe.amplitude)
+        x, mask = data.values[index], None if data.mask is None else data.mask[index]
+        x = _augmented(x, mask, recipe, generator)
+        weight = torch.ones(len(index), device=device) if weights is None else weights[index]
+        targets = one_hot(data.targets[index], model.config.num_classes).to(x.dtype)
+        if recipe.mixup:
+            x, mask, targets, weight = _mixed_up(x, mask, targets, weight, recipe.mixup, generator)
         losses = cross_entropy(
-            model(x, mask),
-            data.targets[index],
-            label_smoothing=recipe.label_smoothing,
-            reduction="none",
+            model(x, mask), targets, label_smoothing=recipe.label_smoothing, reduction="none"
         )
-        loss = (losses if weights is None else losses * weights[index]).mean()
+        loss = (losses * weight).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
         run.optimizer.step()
         run.optimizer.zero_grad()
         run.scheduler.step()
+        run.average()
         total += loss.detach() * len(index)  # no .item() here: it would wait for the device
     return float(total / len(data.targets))
 
 
+def _augmented(
+    x: Float[Tensor, "B C L"],
+    mask: Bool[Tensor, "B L"] | None,
+    recipe: Recipe,
+    generator: torch.Generator,
+) -> Float[Tensor, "B C L"]:
+    if recipe.shift:
+        x = circular_shift(x, generator, mask)
+    if recipe.time_reversal:
+        x = time_reversal(x, generator, mask)
+    if recipe.sign_flip:
+        x = sign_flip(x, generator)
+    if recipe.amplitude is not None:
+        x = amplitude(x, generator, *recipe.amplitude)
+    if recipe.coloured_noise:
+        x = coloured_noise(x, generator, recipe.coloured_noise, mask)
+    return x
+
+
+def _mixed_up(
+    x: Float[Tensor, "B C L"],
+    mask: Bool[Tensor, "B L"] | None,
+    targets: Float[Tensor, "B classes"],
+    weight: Float[Tensor, " B"],
+    alpha: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Blend a batch with a permutation of itself; a step is real if it is in either series."""
+    numbers = torch.randint(2**62, (1,), generator=generator, device=generator.device)
+    share = float(np.random.default_rng(int(numbers)).beta(alpha, alpha))
+    other = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
+    return (
+        share * x + (1 - share) * x[other],
+        None if mask is None else mask | mask[other],
+        share * targets + (1 - share) * targets[other],
+        share * weight + (1 - share) * weight[other],
+    )
+
+
 def _validate(run: _Run, held_out: Examples, record: EpochRecord) -> None:
     """Score the model, note it in the record, keep the weights if they are the best so far."""
-    logits = predict_logits(run.model, held_out.values, held_out.mask).double()
+    logits = predict_logits(run.averaged, held_out.values, held_out.mask).double()
     targets = held_out.targets.cpu()
     losses = cross_entropy(logits, targets, reduction="none").numpy()
     weights = None if held_out.weights is None else held_out.weights.cpu().numpy()
@@ -325,7 +402,7 @@ def _validate(run: _Run, held_out: Examples, record: EpochRecord) -> None:
     score = [record["validation_macro_f1"], -record["validation_loss"]]
     if score > run.best_score:  # lists compare element by element
         run.best_score = score
-        run.best = {name: t.detach().clone() for name, t in run.model.state_dict().items()}
+        run.best = {name: t.detach().clone() for name, t in run.averaged.state_dict().items()}
 
 
 def _judge(history: Sequence[EpochRecord], patience: int) -> None:
