@@ -16,7 +16,7 @@ from lagformer import cli, experiment
 from lagformer.training.queue import Task, run_queue
 
 RUN = [sys.executable, "-c", "from lagformer.cli import main; main()"]
-COMMANDS = ("forda", "train", "evaluate", "predict", "scan", "audit", "figures")
+COMMANDS = ("forda", "train", "evaluate", "predict", "scan", "export", "audit", "figures")
 Call = Callable[..., tuple[int, str, str]]
 
 

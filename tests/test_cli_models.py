@@ -170,6 +170,23 @@ def test_scan(call: Call, home: Path) -> None:
     assert Path("t.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_export(call: Call, home: Path) -> None:
+    code, out, err = call("export", home / "model", "--out", "m.pt2", "--check", "Tone", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert result["difference"] < 1e-5
+    assert result | {"difference": 0} == {"file": "m.pt2", "series": ["batch", 1, 30],
+        "classes": [1, 2], "checked": 15, "difference": 0}  # fmt: skip
+    assert Path("m.pt2").exists()
+    refused(call("export", home / "model", "--out", "m.pb"), "m.pb must end in .onnx or .pt2")
+    refused(call("export", "nowhere", "--out", "m.pt2"), "nowhere is no saved model")
+    refused(
+        call("export", home / "model", "--out", "n.pt2", "--check", "Tune"), "Did you mean Tone"
+    )
+    refused(call("export", home / "model", "--out", "no/m.pt2"), "no/m.pt2")
+    assert not Path("n.pt2").exists()
+
+
 def test_scan_of_standard_input_is_live(home: Path) -> None:
     """The first window is answered while the pipe is still open."""
     command = [*RUN, "scan", str(home / "model"), "-", "--json"]

@@ -3,7 +3,8 @@
 What takes long to import is imported inside the commands, so that `--help` answers at once.
 """
 
-from lagformer.cli import bench, data, models, protocol, report  # noqa: F401  (they register their commands)
+# Imported for the commands that they register.
+from lagformer.cli import bench, data, export, models, protocol, report  # noqa: F401
 from lagformer.cli.app import main
 
 __all__ = ["main"]
