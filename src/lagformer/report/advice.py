@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from lagformer.data import AuditReport
 from lagformer.report.assessment import Assessment
 from lagformer.report.subject import Subject
@@ -35,10 +37,24 @@ def _from_scores(found: Assessment) -> list[str]:
     said = []
     score = found.evaluation.score
     low, high = score.macro_f1_interval
+    commonest = max(map(sum, score.confusion)) / found.evaluation.series
+    if score.accuracy_interval[0] <= commonest:
+        said.append(
+            f"Do not use it yet: it is not shown to do better than always naming the most frequent "
+            f"class, which is right in {commonest:.3f} of the cases."
+        )
     if high - low > 0.1:
         said.append(
             f"{found.evaluation.series} series leave the score uncertain by {high - low:.2f}: "
             "gather more before comparing models on it."
+        )
+    counts = np.array(score.confusion)
+    np.fill_diagonal(counts, 0)
+    if counts.any():
+        i, j = np.unravel_index(counts.argmax(), counts.shape)
+        said.append(
+            f"The most frequent error: {counts[i, j]} of {sum(score.confusion[i])} series of class "
+            f"{score.classes[i]} are taken for {score.classes[j]}."
         )
     if bold := found.bold_errors:
         named = ", ".join(bold[:_NAMED]) + (" and so on" if len(bold) > _NAMED else "")

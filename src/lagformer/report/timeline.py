@@ -47,7 +47,8 @@ def stretches(windows: Sequence[ScannedWindow]) -> list[Stretch]:
 def timeline_page(
     windows: Sequence[ScannedWindow], *, recording: str, model: str, interrupted: bool = False
 ) -> str:
-    """Return the page of a scan of `recording`. ValueError for no window."""
+    """Return the page of a scan of `recording`, a file or "-". ValueError for no window."""
+    recording = "standard input" if recording == "-" else Path(recording).name
     if not windows:
         raise ValueError(f"no window of {recording} was complete: there is nothing to draw")
     unit = windows[0].rate or 1.0
