@@ -33,4 +33,4 @@ figures: install
 	$(BIN)/lagformer figures docs/figures
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build

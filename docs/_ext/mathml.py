@@ -14,7 +14,7 @@ LOGGER = getLogger(__name__)
 def mathml(node: nodes.Element, display: str) -> str:
     """The formula of a math node; TeX that the converter leaves in the text is a warning."""
     markup: str = convert(node.astext(), display=display)
-    if "\\" in markup or "<mi>&" in markup:
+    if "\\" in markup or "<mi>&</mi>" in markup:
         LOGGER.warning("formula not understood: %s", node.astext(), location=node)
     return markup
 
