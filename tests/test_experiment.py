@@ -17,8 +17,8 @@ from lagformer import Lagformer, LagformerConfig, experiment, peers
 from lagformer.experiment import Settings, load_split, run_forda, score_on_test
 from lagformer.results import COLUMNS
 from lagformer.training.history import EpochRecord, read_history
-from lagformer.training.loop import RECIPES, Recipe
 from lagformer.training.queue import Task
+from lagformer.training.recipe import RECIPES, Recipe
 
 N_TRAIN, N_TEST, LENGTH = 40, 20, 32
 

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagformer.data import Collection
-from lagformer.preprocessing import Scaling, digests, hold_out, merge_repeats, short, trimmed
+from lagformer.preprocessing import (
+    Scaling,
+    WeightedSeries,
+    digests,
+    hold_out,
+    merge_repeats,
+    phase_locked,
+    short,
+    trimmed,
+)
 
 RNG = np.random.default_rng(0)
 VALUES = RNG.standard_normal((5, 2, 9)) * 3 + 4
@@ -130,3 +139,29 @@ def test_the_split_is_random() -> None:
     targets = np.zeros(100, dtype=int)
     first, second = (hold_out(targets, 0.5, np.random.default_rng(s))[1] for s in (0, 1))
     assert not np.array_equal(first, second)
+
+
+# ------------------------------------------------------------------------------------- phase
+
+
+def phases(values: np.ndarray, targets: np.ndarray) -> bool:
+    weights = np.ones(len(targets))
+    return phase_locked(WeightedSeries(Collection.from_arrays(values), targets, weights))
+
+
+def test_windows_cut_at_any_moment_have_no_phase() -> None:
+    n = 400
+    rng = np.random.default_rng(0)
+    targets = np.arange(n) % 2
+    start = rng.uniform(0, 2 * np.pi, (n, 1))
+    free = np.sin(start + (0.3 + 0.1 * targets[:, None]) * np.arange(200))
+    assert not phases(free, targets)
+    assert phases(free + 0.5 * targets[:, None], targets)  # a difference in level
+    locked = np.sin(0.1 * start + (0.3 + 0.1 * targets[:, None]) * np.arange(200))
+    assert phases(locked, targets)
+    assert phases(locked * 1e200, targets)
+
+
+def test_what_cannot_be_judged_counts_as_locked() -> None:
+    assert phases(np.zeros((4, 9)), np.array([0, 0, 1, 1]))
+    assert phases(np.random.default_rng(0).normal(size=(2, 9)), np.array([0, 1]))

@@ -41,8 +41,9 @@ from lagformer.preprocessing import (
 )
 from lagformer.saving import load_classifier, save_classifier
 from lagformer.training.history import EpochRecord
-from lagformer.training.loop import Examples, Recipe, fit, predict_logits, seeded
+from lagformer.training.loop import Examples, fit, predict_logits, seeded
 from lagformer.training.progress import progress_line
+from lagformer.training.recipe import Recipe
 
 _STEPS = 4500  # optimiser steps that `max_epochs=None` aims at
 _PREDICT_TOKENS = 6400  # a batch of prediction: what the caches hold

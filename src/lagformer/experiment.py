@@ -34,9 +34,10 @@ from lagformer.scores import Score, mark, score
 from lagformer.splits import VARIANTS, Split, load_split
 from lagformer.training.checkpoint import digest, write_atomically
 from lagformer.training.history import EpochRecord
-from lagformer.training.loop import Examples, OnEpoch, Recipe, fit, predict_logits, seeded
+from lagformer.training.loop import Examples, OnEpoch, fit, predict_logits, seeded
 from lagformer.training.progress import progress_line
 from lagformer.training.queue import Task, run_queue
+from lagformer.training.recipe import Recipe
 
 QUICK_EPOCHS = 3
 

@@ -124,12 +124,12 @@ def phase_locked(examples: WeightedSeries) -> bool:
     """Return whether it matters in these series at what time something happens.
 
     Windows cut at arbitrary moments have no mean curve: the curves of the classes explain no more
-    of the variance about each series' mean than chance does. From 2 % more on, as an adjusted R²,
-    the moments are no accident.
+    of the variance than chance does. From 2 % more on, as an adjusted R², the moments are no
+    accident, or the classes differ in level. A few dozen series can pass that mark by chance.
     """
-    real = np.broadcast_to(examples.collection.mask[:, None], examples.collection.values.shape)
-    mean = examples.collection.values.sum(2, keepdims=True) / real.sum(2, keepdims=True).clip(1)
-    x = ((examples.collection.values - mean) * real).reshape(len(examples), -1)
+    values, mask = examples.collection.values, examples.collection.mask[:, None]
+    level = values.sum((0, 2), keepdims=True) / mask.sum()
+    x = ((values - level) * mask).reshape(len(examples), -1)
     unit = np.abs(x).max() or 1.0  # so that no square overflows
     x, weights = x / unit, examples.weights
     within, classes = 0.0, np.unique(examples.targets)

@@ -4,7 +4,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagformer.data import Collection, amplitude, circular_shift, dither, dither_pair
+from lagformer.data import (
+    Collection,
+    amplitude,
+    circular_shift,
+    coloured_noise,
+    dither,
+    dither_pair,
+    sign_flip,
+    time_reversal,
+)
 
 
 def generator(seed=0):
@@ -124,3 +133,77 @@ def test_dither_scales_and_leaves_masked_steps_at_zero():
     dithered, _ = dither_pair(short, short, scale=0.1, seed=2)
     assert not dithered.values[0, 0, 3:].any()
     assert dithered.values[0, 0, :3].all()
+
+
+@given(seed=st.integers(0, 200))
+def test_time_reversal_turns_real_steps_round_or_leaves_them(seed):
+    rng = np.random.default_rng(seed)
+    mask = rng.random((5, 9)) < 0.6
+    x = rng.normal(size=(5, 2, 9))
+    y = time_reversal(torch.tensor(x), generator(seed), torch.tensor(mask)).numpy()
+    for before, after, real in zip(x, y, mask, strict=True):
+        assert np.array_equal(after[:, ~real], before[:, ~real])
+        turned = np.array_equal(after[:, real], before[:, real][:, ::-1])
+        assert turned or np.array_equal(after, before)
+
+
+def test_half_of_the_series_are_turned_and_half_flipped_and_not_the_same_ones():
+    x = torch.arange(1.0, 4.0).expand(10_000, 2, 3)
+    turned = (time_reversal(x, generator())[:, 0, 0] == 3).double()
+    flipped = sign_flip(x, generator(1))
+    assert torch.equal(flipped.abs(), x)
+    flipped = (flipped == -x).all(dim=(1, 2)).double()
+    for share in (turned.mean(), flipped.mean()):
+        assert abs(share - 0.5) < 4 * 0.5 / 100  # four standard errors of 10,000 coins
+    full = torch.ones(10_000, 3, dtype=torch.bool)
+    assert torch.equal(time_reversal(x, generator(), full), time_reversal(x, generator()))
+
+
+def test_coloured_noise_keeps_mean_and_deviation_up_to_its_correlation_with_the_series():
+    x = 3 + 2 * torch.randn(2000, 1, 400, generator=generator(1)).double()
+    y = coloured_noise(x, generator(), 0.5)
+    touched = (y != x).flatten(1).any(dim=1)
+    # 2000 coins: four standard errors are 0.045.
+    assert abs(touched.double().mean() - 0.5) < 0.045
+    assert torch.equal(y[~touched], x[~touched])
+    centred = y[touched] - y[touched].mean(-1, keepdim=True)
+    torch.testing.assert_close(
+        centred.square().mean((1, 2)).mean(), torch.tensor(4.0).double(), rtol=0.05, atol=0
+    )
+    torch.testing.assert_close(y.mean((1, 2)), x.mean((1, 2)), rtol=0, atol=1.0)
+
+
+def test_the_noise_is_as_strong_as_it_says_and_lies_in_a_band():
+    """A long sine on one frequency: what is added beside it is the noise."""
+    t = torch.arange(4096, dtype=torch.float64)
+    x = torch.sin(2 * torch.pi * 1900 / 4096 * t).expand(300, 1, -1)
+    spectrum = torch.fft.rfft(coloured_noise(x, generator(), 0.5)).abs().square()[:, 0]
+    power = spectrum.sum(dim=1) - spectrum[:, 1900]
+    ratio = (power / spectrum[:, 1900]).sqrt()
+    assert ratio.max() < 0.53  # at most the level, a little more by the sine's own bin
+    assert ratio.max() > 0.4
+    loud = ratio > 0.05
+    below = spectrum[loud][:, : 2048 * 3 // 4].sum(dim=1)
+    assert (below / power[loud] > 0.9).double().mean() > 0.95
+
+
+def test_coloured_noise_leaves_padding_and_constants_alone():
+    x = torch.zeros(50, 2, 12)
+    x[:, 0, :7] = torch.randn(50, 7, generator=generator(1))
+    mask = (torch.arange(12) < 7).expand(50, -1)
+    y = coloured_noise(x, generator(), 0.5, mask)
+    assert not y[:, :, 7:].any()
+    assert not y[:, 1].any()
+    assert (y[:, 0] != x[:, 0]).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_augmentations_repeat_themselves_and_touch_nothing(dtype):
+    x = torch.randn(6, 2, 15, dtype=dtype, generator=generator(3))
+    original, state = x.clone(), torch.get_rng_state()
+    for change in (time_reversal, sign_flip, lambda x, g: coloured_noise(x, g, 0.3)):
+        y = change(x, generator())
+        assert y.dtype == dtype
+        assert torch.equal(y, change(x, generator()))
+    assert torch.equal(x, original)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -13,7 +13,8 @@ from lagformer import Lagformer, LagformerConfig
 from lagformer.attention import reference
 from lagformer.experiment import Plan, load_split, train_model
 from lagformer.report import figures_lags as figures
-from lagformer.training.loop import Recipe, seeded
+from lagformer.training.loop import seeded
+from lagformer.training.recipe import Recipe
 
 SMALL = LagformerConfig(
     24, 2, 3, patch_length=4, embed_dim=6, num_heads=2, head_dim=3, num_blocks=2, mlp_dim=8

@@ -14,9 +14,10 @@ import torch
 from sklearn.metrics import f1_score
 
 from lagformer import Lagformer
-from lagformer.training import loop
+from lagformer.training import batches, loop
 from lagformer.training.history import EpochRecord, read_history
-from lagformer.training.loop import Examples, Recipe, fit, predict_logits, seeded
+from lagformer.training.loop import Examples, fit, predict_logits, seeded
+from lagformer.training.recipe import Recipe
 
 from .conftest import CONFIG, examples
 
@@ -113,9 +114,35 @@ def test_the_learning_rate_peaks_at_the_given_rate_and_ends_near_zero() -> None:
     assert rates[-1] < 1e-4
 
 
-@pytest.mark.parametrize("change", [{"shift": False}, {"amplitude": None}, {"label_smoothing": 0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shift": False},
+        {"amplitude": None},
+        {"label_smoothing": 0},
+        {"time_reversal": True},
+        {"sign_flip": True},
+        {"coloured_noise": 0.3},
+        {"mixup": 0.4},
+        {"averaging": 0.9},
+    ],
+)
 def test_each_part_of_the_augmentation_and_smoothing_acts(change: dict[str, object]) -> None:
     assert not same(fitted(), fitted(recipe=dataclasses.replace(RECIPE, **change)))
+
+
+def test_the_averaged_weights_are_the_moving_average_of_the_steps() -> None:
+    plain, path = Recipe(epochs=5, batch_size=20, shift=False), []
+    average = weights(fresh())
+    model = fresh()
+    fit(model, DATA, plain, seed=0, on_epoch=lambda _: path.append(weights(model)))
+    for step, current in enumerate(path):
+        kept = min(0.5, (1 + step) / (10 + step))
+        average = [a + (c - a) * (1 - kept) for a, c in zip(average, current, strict=True)]
+    assert len(path) == 5
+    averaged = fitted(recipe=dataclasses.replace(plain, averaging=0.5))
+    for a, b in zip(weights(averaged), average, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_act_as_repetition() -> None:
@@ -191,7 +218,7 @@ def test_every_epoch_has_its_own_order_and_augmentation(monkeypatch: pytest.Monk
         draws.append(torch.rand((), generator=generator).item())
         return x
 
-    monkeypatch.setattr(loop, "circular_shift", spy)
+    monkeypatch.setattr(batches, "circular_shift", spy)
     fitted(recipe=dataclasses.replace(RECIPE, batch_size=20))
     assert len(set(draws)) == len(draws) == 6
     assert len({tuple(x[:, 0, 0].tolist()) for x in first_batches}) == 6
@@ -345,7 +372,8 @@ torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
 from conftest import CONFIG, examples
 from lagformer import Lagformer
-from lagformer.training.loop import Recipe, fit, seeded
+from lagformer.training.loop import fit, seeded
+from lagformer.training.recipe import Recipe
 from lagformer.training.checkpoint import load_checkpoint
 
 folder, chance, reached = Path(sys.argv[2]), random.Random(0), []

@@ -125,7 +125,7 @@ def coloured_noise(
     share = (2 * _uniform(len(x), generator, x.device)[:, :, None] - 1).clamp(min=0) * level
     share = share.to(x.dtype)
     noisy = mean + (x - mean + share * deviation * noise) / (1 + share.square()).sqrt()
-    return torch.where(real > 0, noisy, x)
+    return torch.where((real > 0) & (share > 0), noisy, x)
 
 
 def dither(

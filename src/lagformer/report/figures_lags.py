@@ -19,7 +19,8 @@ from lagformer.attention import RelativeLinearAttention, reference
 from lagformer.model import Lagformer, LagformerConfig
 from lagformer.report.style import BLUE, GREY, new_figure
 from lagformer.splits import VARIANTS, load_split
-from lagformer.training.loop import Examples, Recipe, fit, predict_logits, seeded
+from lagformer.training.loop import Examples, fit, predict_logits, seeded
+from lagformer.training.recipe import Recipe
 
 SERIES = 256  # averaged over for the mean query
 

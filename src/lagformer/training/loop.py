@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,89 +23,15 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from lagformer.data import amplitude, circular_shift, coloured_noise, sign_flip, time_reversal
 from lagformer.model import Lagformer
+from lagformer.training.batches import augmented, mixed_up
 from lagformer.training.checkpoint import digest, load_checkpoint, save_checkpoint
 from lagformer.training.history import EpochRecord, append_history, write_history
+from lagformer.training.recipe import Recipe
 
 OnEpoch = Callable[[EpochRecord], None]
 
 _global_generators = threading.RLock()
-
-# How each preset of the model is trained, where that differs from `Recipe`'s defaults.
-RECIPES: dict[str, dict[str, Any]] = {
-    "olympiad": {},
-    "base": {  # docs/research.md
-        "epochs": 100,
-        "time_reversal": True,
-        "sign_flip": True,
-        "coloured_noise": 0.3,
-        "mixup": 0.4,
-        "averaging": 0.998,
-    },
-}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train; the defaults are the `olympiad` recipe.
-
-    AdamW with a one-cycle learning rate that peaks at `learning_rate`, cross-entropy with label
-    smoothing, gradients clipped at norm `clip_norm`; each series is shifted circularly by a random
-    amount and multiplied by a factor drawn from `amplitude` (None: left alone). Optional are: time
-    reversal and sign flips of half of the series, noise of random colours up to `coloured_noise`
-    deviations on half of them, and mixup (Zhang et al. 2018): the batch is blended with a
-    permutation of itself, labels too, in a proportion from Beta(`mixup`, `mixup`). With
-    `averaging` > 0 the model scored and kept is the moving average of the weights, which holds
-    that share of itself at each step (less in the first steps). With `patience`, training ends
-    after that many epochs in a row without a better validation score.
-    Raises ValueError for values out of range.
-    """
-
-    epochs: int = 80
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.05
-    label_smoothing: float = 0.05
-    clip_norm: float = 1.0
-    shift: bool = True
-    amplitude: tuple[float, float] | None = (0.8, 1.2)
-    time_reversal: bool = False
-    sign_flip: bool = False
-    coloured_noise: float = 0.0
-    mixup: float = 0.0
-    averaging: float = 0.0
-    patience: int | None = None
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> Self:
-        """Return the recipe of the model preset `name`, with `changes`.
-
-        ValueError for an unknown name or values out of range.
-        """
-        if name not in RECIPES:
-            raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(RECIPES)}")
-        return cls(**(RECIPES[name] | changes))
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer ≥ 1, got {value!r}")
-        for name in ("learning_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
-        for name in ("weight_decay", "coloured_noise", "mixup"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
-        for name in ("label_smoothing", "averaging"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
-        patience = self.patience
-        if patience is not None and not (isinstance(patience, int) and patience >= 1):
-            raise ValueError(f"patience must be None or an integer ≥ 1, got {patience!r}")
-        if self.amplitude is not None and not 0 < self.amplitude[0] <= self.amplitude[1]:
-            raise ValueError(f"amplitude must be 0 < low ≤ high, got {self.amplitude!r}")
 
 
 @dataclass(frozen=True)
@@ -330,11 +255,11 @@ def _train_epoch(run: _Run, data: Examples, generator: torch.Generator) -> float
     order = torch.randperm(len(data.targets), generator=generator).to(device)
     for index in torch.split(order, recipe.batch_size):
         x, mask = data.values[index], None if data.mask is None else data.mask[index]
-        x = _augmented(x, mask, recipe, generator)
+        x = augmented(x, mask, recipe, generator)
         weight = torch.ones(len(index), device=device) if weights is None else weights[index]
         targets = one_hot(data.targets[index], model.config.num_classes).to(x.dtype)
         if recipe.mixup:
-            x, mask, targets, weight = _mixed_up(x, mask, targets, weight, recipe.mixup, generator)
+            x, mask, targets, weight = mixed_up(x, mask, targets, weight, recipe.mixup, generator)
         losses = cross_entropy(
             model(x, mask), targets, label_smoothing=recipe.label_smoothing, reduction="none"
         )
@@ -347,45 +272,6 @@ def _train_epoch(run: _Run, data: Examples, generator: torch.Generator) -> float
         run.average()
         total += loss.detach() * len(index)  # no .item() here: it would wait for the device
     return float(total / len(data.targets))
-
-
-def _augmented(
-    x: Float[Tensor, "B C L"],
-    mask: Bool[Tensor, "B L"] | None,
-    recipe: Recipe,
-    generator: torch.Generator,
-) -> Float[Tensor, "B C L"]:
-    if recipe.shift:
-        x = circular_shift(x, generator, mask)
-    if recipe.time_reversal:
-        x = time_reversal(x, generator, mask)
-    if recipe.sign_flip:
-        x = sign_flip(x, generator)
-    if recipe.amplitude is not None:
-        x = amplitude(x, generator, *recipe.amplitude)
-    if recipe.coloured_noise:
-        x = coloured_noise(x, generator, recipe.coloured_noise, mask)
-    return x
-
-
-def _mixed_up(
-    x: Float[Tensor, "B C L"],
-    mask: Bool[Tensor, "B L"] | None,
-    targets: Float[Tensor, "B classes"],
-    weight: Float[Tensor, " B"],
-    alpha: float,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Blend a batch with a permutation of itself; a step is real if it is in either series."""
-    numbers = torch.randint(2**62, (1,), generator=generator, device=generator.device)
-    share = float(np.random.default_rng(int(numbers)).beta(alpha, alpha))
-    other = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
-    return (
-        share * x + (1 - share) * x[other],
-        None if mask is None else mask | mask[other],
-        share * targets + (1 - share) * targets[other],
-        share * weight + (1 - share) * weight[other],
-    )
 
 
 def _validate(run: _Run, held_out: Examples, record: EpochRecord) -> None:
