@@ -1,5 +1,6 @@
 """The book: `make docs` runs every page and writes it to docs/_build/html. It needs no network."""
 
+import logging
 import os
 import sys
 import tempfile
@@ -30,11 +31,17 @@ nb_execution_mode = "auto"
 nb_execution_timeout = 600  # seconds a cell; on an idle machine each takes a few
 nb_execution_raise_on_error = True
 nb_merge_streams = True
-# What the pages' kernels inherit: figures in one style, one thread each, and no file of solved
-# exercises in the reader's home.
+# What the pages' kernels inherit: figures in one style, one thread each, and nothing of the home
+# they are built in, neither IPython's settings nor the judge's file of solved exercises.
+_scratch = tempfile.TemporaryDirectory()
+_profile = Path(_scratch.name, "profile_default")
+_profile.mkdir()
+(_profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 'ERROR'\n")
+os.environ["IPYTHONDIR"] = _scratch.name
+os.environ["PROGRESS_PATH"] = str(Path(_scratch.name, "progress.json"))
 os.environ["MATPLOTLIBRC"] = str(DOCS / "matplotlibrc")
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ.setdefault("PROGRESS_PATH", str(Path(tempfile.gettempdir(), "judge-progress.json")))
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 # ----------------------------------------------------------------------------------- API reference
 nitpicky = True

@@ -1,4 +1,7 @@
-"""The written pages: their Python runs and prints what they say, their links and commands exist."""
+"""The written pages: their Python runs and prints what they say, their links and commands exist.
+
+The book is built once, as `make docs` does, which runs its notebooks; the pages are then read.
+"""
 
 import contextlib
 import csv
@@ -6,6 +9,9 @@ import io
 import re
 import runpy
 import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -17,10 +23,13 @@ from lagformer.attention import feature_map_names
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+DOCS = ROOT / "docs"
+PAGES += sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 RUN = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
+CELL = "{code-cell} ipython3"
+NOTEBOOKS = [page for page in PAGES if CELL in page.read_text("utf-8")]
 
-BLOCK = re.compile(r"(<!-- not run -->\s*)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"(<!-- not run -->\s*)?^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A print of its own line, and what the comment beside it says it prints.
 PRINT = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
 
@@ -113,3 +122,116 @@ def test_the_tables_of_feature_maps_are_those_of_the_benchmark() -> None:
         assert name in measured
     for dim in benchmark["DIMS"]:
         assert benchmark["table"](rows, dim) in page
+
+
+# ---------------------------------------------------------------------------------------- the book
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book's HTML; a cell that fails, or a warning of any kind, fails the build."""
+    html = tmp_path_factory.mktemp("book") / "html"
+    strict = ["-q", "-E", "-W", "-n", "--keep-going", "-j", "2"]
+    command = [sys.executable, "-m", "sphinx", *strict, str(DOCS), str(html)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr[-8000:]
+    return html
+
+
+class Resources(HTMLParser):
+    """What a page loads by itself, and its images."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.images: list[dict[str, str | None]] = []
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.loaded += [value for name in ("src", "srcset", "data") if (value := found.get(name))]
+        if tag == "link":
+            self.loaded.append(found.get("href") or "")
+        if tag == "img":
+            self.images.append(found)
+
+
+def is_remote(address: str) -> bool:
+    return bool(re.match(r"\s*(\w+:)?//", address))
+
+
+@pytest.mark.xdist_group("book")
+def test_every_page_is_in_the_book_and_run(book: Path) -> None:
+    for page in PAGES:
+        if DOCS in page.parents:
+            html = (book / page.relative_to(DOCS).with_suffix(".html")).read_text("utf-8")
+            assert html.count('class="cell_input') == len(blocks(page, CELL)), page
+            assert "output stderr" not in html, page
+
+
+@pytest.mark.xdist_group("book")
+def test_the_book_loads_nothing_from_elsewhere(book: Path) -> None:
+    pages = list(book.rglob("*.html"))
+    assert pages
+    for page in pages:
+        assert not [address for address in Resources(page).loaded if is_remote(address)], page
+    for sheet in book.rglob("*.css"):
+        text = sheet.read_text("utf-8")
+        found = re.findall(r"""(?:url\(|@import)\s*["']?([^"')]*)""", text)
+        assert not [address for address in found if is_remote(address)], sheet
+
+
+@pytest.mark.xdist_group("book")
+def test_figures_say_what_they_show(book: Path) -> None:
+    images = [image for page in book.rglob("*.html") for image in Resources(page).images]
+    assert len(images) > 15
+    for image in images:
+        alt = image.get("alt")
+        assert alt, image
+        assert not alt.startswith(("_images", "../_images")), image
+
+
+@pytest.mark.xdist_group("book")
+def test_formulae_are_drawn_by_the_browser(book: Path) -> None:
+    html = (book / "guide" / "kernel.html").read_text("utf-8")
+    assert html.count("<math ") > 20
+    assert "mathjax" not in html.lower()
+
+
+def test_a_remote_address_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text('<link href="//a.example/x.css"><script src="https://b.example/y.js"></script>')
+    assert all(map(is_remote, Resources(page).loaded))
+    assert len(Resources(page).loaded) == 2
+    assert not is_remote("../_static/book.css")
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "guide").glob("*.md")), ids=lambda page: page.name)
+def test_chapters_have_exercises_with_hidden_solutions(page: Path) -> None:
+    text = page.read_text("utf-8")
+    _, _, exercises = text.partition("\n## Exercises\n")
+    count = len(re.findall(r"^\*\*\d\.", exercises, re.MULTILINE))
+    solutions = len(re.findall(r"^<details>\n<summary>Solution</summary>\n\n", exercises, re.M))
+    assert count == solutions == text.count("</details>") >= 2
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.name)
+def test_notebooks_open_as_notebooks(page: Path) -> None:
+    """Jupytext and MyST-NB go by the header."""
+    header = page.read_text("utf-8").split("\n---\n", 1)[0]
+    assert "format_name: myst" in header
+    assert "name: python3" in header
+
+
+@pytest.mark.parametrize(
+    ("line", "protected"),
+    [
+        ("`classes_` are sorted", "``classes_`` are sorted"),
+        ("classes_: |lag| < R", r"classes\_: \|lag\| < R"),
+        ("Float[Tensor, '*batch T']", r"Float[Tensor, '\*batch T']"),
+        ("snake_case and ``raw_*``", "snake_case and ``raw_*``"),
+    ],
+)
+def test_docstrings_are_shown_as_written(line: str, protected: str) -> None:
+    extension = runpy.run_path(str(DOCS / "_ext" / "plain_docstrings.py"))
+    assert extension["protect"](line) == protected

@@ -20,7 +20,9 @@ def protect(line: str) -> str:
     return "".join(parts)
 
 
-def process(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+def process(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
     """Called by autodoc with each docstring."""
     lines[:] = [
         re.sub(r"^(\s*)Attributes \(after fit\):$", r"\1Attributes:", protect(line))
