@@ -23,12 +23,12 @@ def by_hand(stem: KernelStem, x: torch.Tensor) -> torch.Tensor:
     for first in range(0, -(-L // P) * P, P):
         described = []
         for filters, dilation, sharpness in zip(
-            stem.filters, stem.dilations, stem.sharpness, strict=True
+            stem.filters, stem.dilations, stem.log_sharpness.exp(), strict=True
         ):
             won, share = [], []
             for place in range(first, first + P, stem.stride):
                 window = [(place + dilation * (m - KERNEL // 2)) % L for m in range(KERNEL)]
-                response = torch.einsum("fcm,cm->f", filters.weight, x[:, window])
+                response = torch.einsum("fcm,cm->f", filters, x[:, window])
                 groups = [(g, (g * sharpness.squeeze()).exp()) for g in response.split(8)]
                 share.append(torch.cat([e / e.sum() for _, e in groups]))
                 won.append(torch.cat([g * e / e.sum() for g, e in groups]))
@@ -87,6 +87,20 @@ def test_periodic_repeats_each_series_with_its_own_length() -> None:
     mask = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]).bool()
     expected = [[3, 1, 2, 3, 1, 2], [4, 4, 4, 4, 4, 4], [0, 0, 0, 0, 0, 0]]
     assert periodic(x, 1, 5, mask)[:, 0].tolist() == expected
+
+
+def test_calibrated_filters_answer_with_variance_one_and_to_shapes_alone() -> None:
+    stem = kernel_stem()
+    x = 0.01 * torch.randn(50, 2, 30, dtype=torch.float64).cumsum(-1)
+    mask = torch.arange(30) < torch.randint(10, 31, (50, 1))
+    stem.calibrate(x, mask)
+    again = stem.filters.detach().clone()
+    stem.calibrate(x, mask)
+    torch.testing.assert_close(stem.filters.detach(), again)
+    level = stem.responses(torch.ones(1, 2, 60, dtype=torch.float64), 16, 20)
+    assert max(float(r.detach().abs().max()) for r in level) < 1e-12 * float(again.abs().max())
+    stem.calibrate(torch.zeros(3, 2, 30, dtype=torch.float64))  # nothing to scale by
+    assert torch.equal(stem.filters, again)
 
 
 def test_gradients_of_the_stem() -> None:

@@ -28,7 +28,7 @@ from lagformer.arguments import (
     sorted_classes,
 )
 from lagformer.data import Collection
-from lagformer.model import Lagformer, LagformerConfig
+from lagformer.model import LagformerConfig
 from lagformer.preprocessing import (
     Scaling,
     WeightedSeries,
@@ -41,11 +41,11 @@ from lagformer.preprocessing import (
 )
 from lagformer.saving import load_classifier, save_classifier
 from lagformer.training.history import EpochRecord
-from lagformer.training.loop import Examples, fit, predict_logits, seeded
+from lagformer.training.loop import Examples, fit, new_model, predict_logits
 from lagformer.training.progress import progress_line
 from lagformer.training.recipe import Recipe
 
-_STEPS = 4500  # optimiser steps that `max_epochs=None` aims at
+_STEPS = 2500  # optimiser steps that `max_epochs=None` aims at
 _PREDICT_TOKENS = 6400  # a batch of prediction: what the caches hold
 
 
@@ -62,10 +62,10 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         preset: "base", or "olympiad" for the recipe on FordA to the letter.
-        max_epochs: passes over the training set; None: as many as make about 4500 steps, between
-            30 and 200 (80 for "olympiad").
+        max_epochs: passes over the training set; None: as many as make about 2500 steps, between
+            30 and 500 (80 for "olympiad").
         batch_size: series per step at most; "base" takes fewer from less than ten batches.
-        learning_rate: peak of the one-cycle schedule; None: 1e-3.
+        learning_rate: peak of the one-cycle schedule; None: 2e-3 (1e-3 for "olympiad").
         validation_fraction: share of each class that is held out to choose the best epoch, by
             macro F1 (ties: the lower loss). Classes too small to share train only; 0, or classes
             all too small, means no validation: the last epoch stays. None: 0.1 from 300 series on
@@ -78,8 +78,8 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             becomes zeros) and so hides differences in level and amplitude; False scales all
             alike, by those of the training set.
         shift: True for windows cut at arbitrary moments: training series are rotated circularly at
-            random (and, by "base", reversed, flipped in sign and given noise); wrong where it
-            matters at what time something happens. None: True if the training series have no mean
+            random (and, by "base", given noise); wrong where it matters at what time something
+            happens. None: True if the training series have no mean
             curve (`lagformer.preprocessing.phase_locked`).
         missing: what to do with missing values: "error", "mask" or "interpolate"
             (`Collection.from_arrays`).
@@ -342,9 +342,8 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         recipe = self._recipe(train)
         self.scaling_ = None if self.normalize else Scaling.of(values, mask, per_series=False)
         by_class = class_weights(self.class_weight, classes, train)
-        with seeded(seed):
-            model = Lagformer(config)
-        model.to(device_of(self.device))
+        examples = self._examples(train, by_class[train.targets])
+        model = new_model(config, examples, seed).to(device_of(self.device))
         with progress_line(recipe.epochs, shown=bool(self.verbose)) as update:
 
             def on_epoch(record: EpochRecord) -> None:
@@ -354,7 +353,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
             history = fit(
                 model,
-                self._examples(train, by_class[train.targets]),
+                examples,
                 recipe,
                 seed=seed,
                 validation=None if validation is None else self._examples(validation),
@@ -373,7 +372,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             batch = min(batch, max(8, n // 10))
             steps = -(-n // max(batch, 1))
             if epochs is None:
-                epochs = min(max(round(_STEPS / steps), 30), 200)
+                epochs = min(max(round(_STEPS / steps), 30), 500)
         if epochs is not None:
             changes["epochs"] = operator.index(epochs)
         if self.learning_rate is not None:
@@ -382,7 +381,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             changes["patience"] = operator.index(self.patience)
         shift = not phase_locked(train) if self.shift is None else bool(self.shift)
         if not shift:
-            changes |= {"time_reversal": False, "sign_flip": False, "coloured_noise": 0.0}
+            changes["coloured_noise"] = 0.0
         return Recipe.preset(self.preset, batch_size=batch, shift=shift, **changes)
 
     def _examples(self, series: WeightedSeries, factor: ArrayLike = 1.0) -> Examples:

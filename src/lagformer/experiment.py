@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from lagformer import __version__
 from lagformer.baselines import BASELINES, fit_baseline
 from lagformer.data import load_ucr
-from lagformer.model import Lagformer, LagformerConfig
+from lagformer.model import LagformerConfig
 from lagformer.outcomes import Outcome, ensemble, read_outcome, write_outcome
 from lagformer.peers import PEERS, require_aeon, run_peer
 from lagformer.results import ENSEMBLE, summary, to_csv
@@ -34,7 +34,7 @@ from lagformer.scores import Score, mark, score
 from lagformer.splits import VARIANTS, Split, load_split
 from lagformer.training.checkpoint import digest, write_atomically
 from lagformer.training.history import EpochRecord
-from lagformer.training.loop import Examples, OnEpoch, fit, predict_logits, seeded
+from lagformer.training.loop import Examples, OnEpoch, fit, new_model, predict_logits
 from lagformer.training.progress import progress_line
 from lagformer.training.queue import Task, run_queue
 from lagformer.training.recipe import Recipe
@@ -272,11 +272,10 @@ def train_model(
     Leaves `model.safetensors`, `history.jsonl` and, last, `outcome.json`; resumes from the
     checkpoint of an interrupted call.
     """
-    with seeded(plan.seed):
-        model = Lagformer(plan.config)
     examples = Examples(
         torch.from_numpy(train[0]), torch.from_numpy(targets), torch.from_numpy(train[1])
     )
+    model = new_model(plan.config, examples, plan.seed)
     history = fit(model, examples, plan.recipe, seed=plan.seed, folder=folder, on_epoch=on_epoch)
     began = time.perf_counter()
     values, mask = (torch.from_numpy(array) for array in unseen)

@@ -37,7 +37,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Ours, for any data set: about 25 tokens of competing filters (docs/research.md).
     "base": {
         "stem": "kernels",
-        "num_kernels": 16,
+        "num_kernels": 32,
         "embed_dim": 64,
         "num_heads": 4,
         "head_dim": 16,
@@ -220,6 +220,13 @@ class Lagformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
         self.norm = nn.LayerNorm(config.embed_dim)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
+
+    def calibrate(
+        self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None = None
+    ) -> None:
+        """Fit the scale of an untrained stem to series like those of training."""
+        if isinstance(self.stem, KernelStem):
+            self.stem.calibrate(x, key_mask)
 
     def encode(
         self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None = None

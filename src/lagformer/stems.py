@@ -6,9 +6,12 @@ those that hold at least one.
 
 from __future__ import annotations
 
+from math import log
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import conv1d
 
 KERNEL = 9  # taps of a filter
 GROUP = 8  # filters that compete for a place
@@ -56,11 +59,10 @@ class KernelStem(nn.Module):
         super().__init__()
         self.patch_length, self.stride = patch_length, stride
         self.dilations = [2**i for i in range(num_dilations)]
-        self.filters = nn.ModuleList(
-            nn.Conv1d(in_channels, num_kernels, KERNEL, stride, dilation=d, bias=False)
-            for d in self.dilations
-        )
-        self.sharpness = nn.Parameter(torch.full((num_dilations, 1, 1, 1), 4.0))
+        filters = torch.randn(num_dilations, num_kernels, in_channels, KERNEL)
+        # A filter sees shapes, not the level.
+        self.filters = nn.Parameter(filters - filters.mean(dim=-1, keepdim=True))
+        self.log_sharpness = nn.Parameter(torch.full((num_dilations, 1, 1, 1), log(2.0)))
         self.proj = nn.Linear(2 * num_dilations * num_kernels, embed_dim)
         self.patch_proj = nn.Linear(2 * in_channels * patch_length, embed_dim)
 
@@ -75,13 +77,10 @@ class KernelStem(nn.Module):
         size = count * self.patch_length
         x = periodic(x, half, size + half, key_mask)  # position t now lies at half + t
         described = []
-        for filters, dilation, sharpness in zip(
-            self.filters, self.dilations, self.sharpness, strict=True
+        for response, log_sharpness in zip(
+            self.responses(x, half, size), self.log_sharpness, strict=True
         ):
-            reach = KERNEL // 2 * dilation
-            window = x[..., half - reach : half + size - self.stride + reach + 1]
-            response = filters(window).unflatten(1, (-1, GROUP))  # (B, groups, 8, size / stride)
-            share = (response * sharpness).softmax(dim=2)
+            share = (response * log_sharpness.exp()).softmax(dim=2)
             described += [(share * response).flatten(1, 2), share.flatten(1, 2)]
         places = torch.cat(described, dim=1)
         mean = places.unflatten(-1, (count, -1)).mean(-1)  # (B, 2 · dilations · kernels, T)
@@ -91,6 +90,36 @@ class KernelStem(nn.Module):
         tokens: Tensor = self.proj(mean.transpose(1, 2))
         tokens = tokens + self.patch_proj(patches.transpose(1, 2).flatten(2))
         return tokens, token_mask(key_mask, self.patch_length)
+
+    def responses(
+        self, x: Float[Tensor, "B C E"], half: int, size: int
+    ) -> list[Float[Tensor, "B groups 8 N"]]:
+        """Return each dilation's responses at every `stride`-th of `size` places from `half` on."""
+        found = []
+        for filters, dilation in zip(self.filters, self.dilations, strict=True):
+            reach = KERNEL // 2 * dilation
+            window = x[..., half - reach : half + size - self.stride + reach + 1]
+            response = conv1d(window, filters, stride=self.stride, dilation=dilation)
+            found.append(response.unflatten(1, (-1, GROUP)))
+        return found
+
+    @torch.no_grad()
+    def calibrate(
+        self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None = None
+    ) -> None:
+        """Scale the filters of each dilation so that their responses to `x` have variance 1.
+
+        Without it the narrow filters hardly answer to smooth series.
+        """
+        if key_mask is not None:
+            x = x.masked_fill(~key_mask[:, None], 0.0)
+        half = KERNEL // 2 * self.dilations[-1]
+        size = -(-x.shape[-1] // self.stride) * self.stride
+        x = periodic(x, half, size + half, key_mask)
+        for i, response in enumerate(self.responses(x, half, size)):
+            scale = response.square().mean().sqrt()
+            if scale > 0:
+                self.filters[i] /= scale
 
 
 def in_patches(x: Tensor, patch_length: int) -> Tensor:

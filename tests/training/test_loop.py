@@ -120,8 +120,6 @@ def test_the_learning_rate_peaks_at_the_given_rate_and_ends_near_zero() -> None:
         {"shift": False},
         {"amplitude": None},
         {"label_smoothing": 0},
-        {"time_reversal": True},
-        {"sign_flip": True},
         {"coloured_noise": 0.3},
         {"mixup": 0.4},
         {"averaging": 0.9},

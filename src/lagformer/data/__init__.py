@@ -7,8 +7,6 @@ from lagformer.data.augment import (
     coloured_noise,
     dither,
     dither_pair,
-    sign_flip,
-    time_reversal,
 )
 from lagformer.data.collection import Collection
 from lagformer.data.readers import iter_windows, read_dataset
@@ -28,6 +26,4 @@ __all__ = [
     "iter_windows",
     "load_ucr",
     "read_dataset",
-    "sign_flip",
-    "time_reversal",
 ]

@@ -36,40 +36,6 @@ def circular_shift(
     return _rearranged(x, mask, (rank - shift) % count.clamp(min=1))
 
 
-def time_reversal(
-    x: Float[Tensor, "B C L"],
-    generator: torch.Generator,
-    mask: Bool[Tensor, "B L"] | None = None,
-) -> Float[Tensor, "B C L"]:
-    """Turn each series round in time with probability 1/2.
-
-    Args:
-        x: a batch of series.
-        generator: the source of the choices; it may live on another device than ``x``.
-        mask: True at real steps, by default all; real values change places among themselves.
-
-    Returns:
-        A new tensor of the shape and dtype of ``x``.
-    """
-    rank, count = _ranks(x, mask)
-    turned = _uniform(len(x), generator, x.device) < 0.5
-    return _rearranged(x, mask, torch.where(turned, count - 1 - rank, rank) % count.clamp(min=1))
-
-
-def sign_flip(x: Float[Tensor, "B C L"], generator: torch.Generator) -> Float[Tensor, "B C L"]:
-    """Multiply each series, all its channels alike, by 1 or -1 with equal probability.
-
-    Args:
-        x: a batch of series.
-        generator: the source of the signs; it may live on another device than ``x``.
-
-    Returns:
-        A new tensor of the shape and dtype of ``x``.
-    """
-    sign = torch.where(_uniform(len(x), generator, x.device) < 0.5, -1.0, 1.0)
-    return x * sign[:, :, None].to(x.dtype)
-
-
 def amplitude(
     x: Float[Tensor, "B C L"], generator: torch.Generator, low: float = 0.8, high: float = 1.2
 ) -> Float[Tensor, "B C L"]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagformer.data import amplitude, circular_shift, coloured_noise, sign_flip, time_reversal
+from lagformer.data import amplitude, circular_shift, coloured_noise
 from lagformer.training.recipe import Recipe
 
 
@@ -20,10 +20,6 @@ def augmented(
     """Return the series as the recipe varies them, each in its own way."""
     if recipe.shift:
         x = circular_shift(x, generator, mask)
-    if recipe.time_reversal:
-        x = time_reversal(x, generator, mask)
-    if recipe.sign_flip:
-        x = sign_flip(x, generator)
     if recipe.amplitude is not None:
         x = amplitude(x, generator, *recipe.amplitude)
     if recipe.coloured_noise:

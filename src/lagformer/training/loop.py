@@ -23,11 +23,13 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from lagformer.model import Lagformer
+from lagformer.model import Lagformer, LagformerConfig
 from lagformer.training.batches import augmented, mixed_up
 from lagformer.training.checkpoint import digest, load_checkpoint, save_checkpoint
 from lagformer.training.history import EpochRecord, append_history, write_history
 from lagformer.training.recipe import Recipe
+
+CALIBRATION_SERIES = 512  # at most so many tell the scale of the stem
 
 OnEpoch = Callable[[EpochRecord], None]
 
@@ -52,6 +54,16 @@ class Examples:
         w = self.weights
         if w is not None and not (w.shape == self.targets.shape and (w >= 0).all() and w.sum() > 0):
             raise ValueError("weights must be one per series, not negative, not all zero")
+
+
+def new_model(config: LagformerConfig, train: Examples, seed: int) -> Lagformer:
+    """Return an untrained model on the CPU, its stem scaled to the training series."""
+    with seeded(seed):
+        model = Lagformer(config)
+    every = slice(None, None, -(-len(train.targets) // CALIBRATION_SERIES))
+    values, mask = train.values[every].float(), None if train.mask is None else train.mask[every]
+    model.calibrate(values, mask)
+    return model
 
 
 def fit(

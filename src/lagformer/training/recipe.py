@@ -11,8 +11,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     "base": {  # docs/research.md
         "epochs": 60,
         "learning_rate": 2e-3,
-        "time_reversal": True,
-        "sign_flip": True,
         "coloured_noise": 0.3,
         "mixup": 0.4,
         "averaging": 0.998,
@@ -26,13 +24,13 @@ class Recipe:
 
     AdamW with a one-cycle learning rate that peaks at `learning_rate`, cross-entropy with label
     smoothing, gradients clipped at norm `clip_norm`; each series is shifted circularly by a random
-    amount and multiplied by a factor drawn from `amplitude` (None: left alone). Optional are: time
-    reversal and sign flips of half of the series, noise of random colours up to `coloured_noise`
-    deviations on half of them, and mixup (Zhang et al. 2018): the batch is blended with a
-    permutation of itself, labels too, in a proportion from Beta(`mixup`, `mixup`). With
-    `averaging` > 0 the model scored and kept is the moving average of the weights, which holds
-    that share of itself at each step (less in the first steps). With `patience`, training ends
-    after that many epochs in a row without a better validation score.
+    amount and multiplied by a factor drawn from `amplitude` (None: left alone). Optional are:
+    noise of random colours, up to `coloured_noise` deviations, on half of the series, and mixup
+    (Zhang et al. 2018): the batch is blended with a permutation of itself, labels too, in a
+    proportion from Beta(`mixup`, `mixup`). With `averaging` > 0 the model scored and kept is the
+    moving average of the weights, which holds that share of itself at each step (less in the
+    first steps). With `patience`, training ends after that many epochs in a row without a better
+    validation score.
     Raises ValueError for values out of range.
     """
 
@@ -44,8 +42,6 @@ class Recipe:
     clip_norm: float = 1.0
     shift: bool = True
     amplitude: tuple[float, float] | None = (0.8, 1.2)
-    time_reversal: bool = False
-    sign_flip: bool = False
     coloured_noise: float = 0.0
     mixup: float = 0.0
     averaging: float = 0.0
