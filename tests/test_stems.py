@@ -98,7 +98,9 @@ def test_calibrated_filters_answer_with_variance_one_and_to_shapes_alone() -> No
     stem.calibrate(x, mask)
     torch.testing.assert_close(stem.filters.detach(), again)
     level = stem.responses(torch.ones(1, 2, 60, dtype=torch.float64), 16, 20)
-    assert max(float(r.detach().abs().max()) for r in level) < 1e-12 * float(again.abs().max())
+    assert max(float(r.detach().abs().max()) for r in level) < 1e-6 * float(
+        again.abs().max()
+    )  # drawn in float32
     stem.calibrate(torch.zeros(3, 2, 30, dtype=torch.float64))  # nothing to scale by
     assert torch.equal(stem.filters, again)
 
