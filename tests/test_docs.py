@@ -185,6 +185,10 @@ def test_the_book_loads_nothing_from_elsewhere(book: Path) -> None:
 def test_figures_say_what_they_show(book: Path) -> None:
     images = [image for page in book.rglob("*.html") for image in Resources(page).images]
     assert len(images) > 15
+    for page in NOTEBOOKS:  # a cell that says what its figure shows has drawn one
+        shown = Resources((book / page.relative_to(DOCS)).with_suffix(".html")).images
+        said = re.findall(r'^:mystnb: .image: .alt: "(.+)"..$', page.read_text("utf-8"), re.M)
+        assert [image["alt"] for image in shown if image["alt"] in said] == said, page
     for image in images:
         alt = image.get("alt")
         assert alt, image
