@@ -45,7 +45,7 @@ from lagformer.training.loop import Examples, fit, new_model, predict_logits
 from lagformer.training.progress import progress_line
 from lagformer.training.recipe import Recipe
 
-_STEPS = 2500  # optimiser steps that `max_epochs=None` aims at
+_STEPS = 3000  # optimiser steps that `max_epochs=None` aims at
 _PREDICT_TOKENS = 6400  # a batch of prediction: what the caches hold
 
 
@@ -62,7 +62,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         preset: "base", or "olympiad" for the recipe on FordA to the letter.
-        max_epochs: passes over the training set; None: as many as make about 2500 steps, between
+        max_epochs: passes over the training set; None: as many as make about 3000 steps, between
             30 and 500 (80 for "olympiad").
         batch_size: series per step at most; "base" takes fewer from less than ten batches.
         learning_rate: peak of the one-cycle schedule; None: 2e-3 (1e-3 for "olympiad").

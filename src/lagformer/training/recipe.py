@@ -12,7 +12,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "epochs": 60,
         "learning_rate": 2e-3,
         "coloured_noise": 0.3,
-        "mixup": 0.4,
+        "mixup": 0.2,
         "averaging": 0.998,
     },
 }
