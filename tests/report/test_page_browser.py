@@ -16,6 +16,7 @@ from selenium.webdriver.chrome.service import Service
 
 from lagformer import LagformerClassifier
 from lagformer.data import Collection, load_ucr
+from lagformer.report import subject as subject_module
 from lagformer.report.page import report
 from lagformer.report.subject import Subject, open_model, open_run
 from lagformer.report.timeline import timeline_page
@@ -55,6 +56,12 @@ def browser() -> Iterator[webdriver.Chrome]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of every kind, made by models of one epoch."""
     folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subject_module, "available_ucr", list)  # reading fifty sets takes seconds
+        return written(folder)
+
+
+def written(folder: Path) -> dict[str, Path]:
     html = {
         "forda": report(forda(folder), command="lagformer report forda").html,
         "sixty": report(saved(folder, "sixty", *many_classes(60))).html,

@@ -15,7 +15,7 @@ from lagformer.classifier import LagformerClassifier
 from lagformer.data import AuditReport, Collection, audit
 from lagformer.evaluation import Evaluation, evaluate
 from lagformer.preprocessing import Scaling
-from lagformer.report.attribution import Attribution, Deletion, attribute, deletion_test
+from lagformer.report.attribution import Deletion, attribute, deletion_test
 from lagformer.report.kernels import HeadKernel, kernels_of
 from lagformer.report.reliability import Reliability, reliability
 from lagformer.report.subject import Subject
@@ -138,9 +138,6 @@ def _probability_of(
 
 def _varied(order: NDArray[np.int64], classes: NDArray[np.int64]) -> list[int]:
     """Put the first of each class before the others."""
-    seen: set[int] = set()
-    first = [int(i) for i in order if not (classes[i] in seen or seen.add(int(classes[i])))]  # type: ignore[func-returns-value]
-    return first + [int(i) for i in order if i not in set(first)]
-
-
-__all__ = ["Assessment", "Attribution", "Example", "assess", "audited", "kernels"]
+    first = {int(classes[i]): int(i) for i in reversed(order)}.values()
+    chosen = [int(i) for i in order if i in first]
+    return chosen + [int(i) for i in order if i not in first]

@@ -6,6 +6,7 @@ Every text from data goes through jinja2's escaping.
 
 from __future__ import annotations
 
+import functools
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from lagformer.report.charts import (
     series_plots,
     validation_plot,
 )
-from lagformer.report.subject import Subject
+from lagformer.report.subject import HONEST_FIRST, Subject
 from lagformer.report.svg import heat_map, padded_range
 from lagformer.scores import Score
 from lagformer.training.checkpoint import write_atomically
@@ -135,6 +136,7 @@ def write_page(html: str, path: Path) -> None:
     write_atomically(path, html.encode())
 
 
+@functools.cache
 def environment() -> Environment:
     """Return the templates' environment: escaping on, an unknown name an error."""
     found = Environment(
@@ -244,7 +246,7 @@ def _groups(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for (data, method), members in groups.items()
     ]
-    return sorted(found, key=lambda g: (["dithered", "fordb", "raw"].index(g["data"]), -g["mean"]))
+    return sorted(found, key=lambda g: (HONEST_FIRST.index(g["data"]), -g["mean"]))
 
 
 def _versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from lagformer.report.figures_lags import load_model
 from lagformer.splits import VARIANTS, Split, load_split
 from lagformer.training.checkpoint import digest, load_checkpoint
 from lagformer.training.history import EpochRecord, read_history
+
+HONEST_FIRST = ("dithered", "fordb", "raw")
+"""The variants of a run, the one whose score to quote first."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ def is_run(path: Path) -> bool:
 def open_run(path: Path, variant: str | None = None) -> Subject:
     """Open a run folder; the model is the first seed's, of `variant` or of the most honest one.
 
+    In a run that was stopped, honest counts among the variants that got furthest.
+
     Raises ValueError for a damaged folder, a variant that the run lacks, and a run in which no
     model has finished an epoch.
     """
@@ -87,7 +93,7 @@ def open_run(path: Path, variant: str | None = None) -> Subject:
     except (KeyError, TypeError, AttributeError):
         raise ValueError(f"{path / 'run.json'} is not of this version of lagformer") from None
     if variant is None:
-        variant = next(v for v in ("dithered", "fordb", "raw") if v in settings.data)
+        variant = _furthest(path / "models", [v for v in HONEST_FIRST if v in settings.data])
     if variant not in settings.data:
         raise ValueError(
             f"{path} holds no model of {variant!r}: --data takes {' or '.join(settings.data)} here"
@@ -160,6 +166,15 @@ def open_run(path: Path, variant: str | None = None) -> Subject:
         changed=int((now != outcome.predicted).sum()),
         facts={"seed of the model shown": seed, **asdict(model.model_.config), **subject.facts},
     )
+
+
+def _furthest(models: Path, variants: Sequence[str]) -> str:
+    """Return the first variant with a finished final model, else with an epoch of any model."""
+    for pattern in ("test-lagformer/outcome.json", "*-lagformer/history.jsonl"):
+        for variant in variants:
+            if any(p.stat().st_size for p in models.glob(f"{variant}-seed*-{pattern}")):
+                return variant
+    return variants[0]
 
 
 def _as_classifier(
