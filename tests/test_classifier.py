@@ -96,20 +96,34 @@ def test_derived_settings_are_written_down() -> None:
     assert config["batch_size"] == 8
     assert config["seed"] == 3
     long = LagformerClassifier(max_epochs=1).fit(RNG.standard_normal((4, 2000)), Y[:4])
-    assert long.config_["patch_length"] == 32
-    assert long.config_["max_lag"] == 62
+    assert long.config_["patch_length"] == 80
+    assert long.config_["stem_stride"] == 16
+    assert long.config_["max_lag"] == 24
 
 
 @pytest.mark.parametrize(
-    ("n", "epochs", "batch"), [(30, 200, 8), (300, 200, 30), (3601, 79, 64), (8000, 36, 64)]
+    ("n", "epochs", "batch"), [(30, 500, 8), (300, 300, 30), (3601, 53, 64), (9000, 30, 64)]
 )
 def test_defaults_suit_few_series_and_many(n: int, epochs: int, batch: int) -> None:
-    recipe = LagformerClassifier()._recipe(n)
+    recipe = LagformerClassifier()._recipe(n, locked=True)
     assert (recipe.epochs, recipe.batch_size) == (epochs, batch)
 
 
+@pytest.mark.parametrize("preset", ["olympiad", "base"])
+@pytest.mark.parametrize("locked", [True, False])
+def test_series_with_a_phase_are_not_rotated_unless_told(preset: str, locked: bool) -> None:
+    assert LagformerClassifier(preset)._recipe(30, locked).shift is not locked
+    assert LagformerClassifier(preset, shift=True)._recipe(30, locked).shift is True
+    assert LagformerClassifier(preset, shift=False)._recipe(30, locked).shift is False
+
+
+def test_noise_goes_with_rotation() -> None:
+    assert LagformerClassifier()._recipe(30, locked=True).coloured_noise == 0
+    assert LagformerClassifier()._recipe(30, locked=False).coloured_noise > 0
+
+
 def test_olympiad_keeps_its_recipe_whatever_the_size() -> None:
-    recipe = LagformerClassifier("olympiad")._recipe(30)
+    recipe = LagformerClassifier("olympiad")._recipe(30, locked=False)
     assert (recipe.epochs, recipe.batch_size, recipe.shift) == (80, 64, True)
 
 

@@ -339,7 +339,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if config.max_lag is None:
             config = replace(config, max_lag=config.num_tokens - 1)
-        recipe = self._recipe(train)
+        recipe = self._recipe(len(train), phase_locked(train))
         self.scaling_ = None if self.normalize else Scaling.of(values, mask, per_series=False)
         by_class = class_weights(self.class_weight, classes, train)
         examples = self._examples(train, by_class[train.targets])
@@ -364,9 +364,9 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         derived = {"normalize": bool(self.normalize), "seed": seed}
         self.config_ = asdict(config) | asdict(recipe) | derived
 
-    def _recipe(self, train: WeightedSeries) -> Recipe:
-        """Derive from the training series what was not given."""
-        n, batch, epochs = len(train), operator.index(self.batch_size), self.max_epochs
+    def _recipe(self, n: int, locked: bool) -> Recipe:
+        """Derive what was not given from the number of training series and their phases."""
+        batch, epochs = operator.index(self.batch_size), self.max_epochs
         changes: dict[str, Any] = {}
         if self.preset == "base":
             batch = min(batch, max(8, n // 10))
@@ -379,7 +379,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             changes["learning_rate"] = self.learning_rate
         if self.patience is not None:
             changes["patience"] = operator.index(self.patience)
-        shift = not phase_locked(train) if self.shift is None else bool(self.shift)
+        shift = not locked if self.shift is None else bool(self.shift)
         if not shift:
             changes["coloured_noise"] = 0.0
         return Recipe.preset(self.preset, batch_size=batch, shift=shift, **changes)
