@@ -142,6 +142,25 @@ def test_predict_writes_a_table(call: Call, home: Path) -> None:
     assert Path("p.csv").read_text() == out
 
 
+def test_predict_goes_through_a_large_array_piece_by_piece(
+    call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.stack([x for _, x in series(10)])
+    np.save("x.npy", X)
+    whole = json.loads(call("predict", home / "model", "x.npy", "--json")[1])
+    monkeypatch.setattr("lagformer.data.readers.PIECE", 4)
+    assert call("predict", home / "model", "x.npy", "--out", "p.csv", "--json")[2] == ""
+    rows = list(csv.DictReader(Path("p.csv").read_text().splitlines()))
+    assert [row["name"] for row in rows] == [str(i) for i in range(10)]
+    assert [int(row["label"]) for row in rows] == [row["label"] for row in whole["predictions"]]
+    X[9, 3] = np.inf
+    np.save("x.npy", X)
+    code, _, err = call("predict", home / "model", "x.npy", "--out", "q.csv")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "x.npy, counted from series 8: Input X contains inf" in err
+    assert sorted(p.name for p in Path().iterdir()) == ["p.csv", "x.npy"], "no half a table"
+
+
 def test_splits_and_files(call: Call, home: Path) -> None:
     def labels(data: object) -> list[int]:
         out = call("predict", home / "model", data, "--json")[1]
@@ -197,13 +216,13 @@ def test_scan_of_standard_input_is_live(home: Path) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        hung = threading.Timer(60, process.kill)
+        hung = threading.Timer(300, process.kill)
         hung.start()
         process.stdin.write("0.5\n" * 31)
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["start"] == 0
         process.send_signal(signal.SIGINT)  # the usual end
-        assert process.communicate(timeout=60) == ("", "")
+        assert process.communicate(timeout=300) == ("", "")
         hung.cancel()
     assert process.returncode == 130
 

@@ -160,6 +160,48 @@ def test_a_failed_save_leaves_the_old_model_and_no_rest(
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
 
 
+def test_a_model_whose_replacement_was_cut_short_is_pointed_at(
+    model: LagformerClassifier, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two renames of a save nothing has the model's name, for a moment."""
+    rename = Path.rename
+
+    def dies(self: Path, target: Path) -> Path:
+        if self.name.endswith(".new.tmp"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", dies)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # nobody cleans up
+    with pytest.raises(KeyboardInterrupt):
+        fitted(random_state=1).save(saved)
+    monkeypatch.undo()
+    text = refusal(saved)
+    assert "is no saved model: rename " in text
+    left = Path(text.split("rename ")[1].split(" to it")[0])
+    left.rename(saved)
+    assert np.array_equal(LagformerClassifier.load(saved).predict_proba(X), model.predict_proba(X))
+
+
+def test_a_text_file_is_replaced_at_the_end_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("old")
+
+    def half() -> None:
+        with saving.replacing(tmp_path / "t.csv") as file:
+            file.write("new")
+            file.flush()
+            assert (tmp_path / "t.csv").read_text() == "old"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        half()
+    assert (tmp_path / "t.csv").read_text() == "old"
+    with saving.replacing(tmp_path / "t.csv") as file:
+        file.write("new\n")
+    assert (tmp_path / "t.csv").read_bytes() == b"new\n"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_labels_that_are_no_text_and_no_numbers_are_refused(
     model: LagformerClassifier, tmp_path: Path
 ) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-from jaxtyping import Float64
-from numpy import ndarray
-from numpy.typing import NDArray
+from typing import TextIO
 
 from lagformer.classifier import LagformerClassifier
 from lagformer.data import Collection
@@ -50,39 +47,41 @@ def evaluate(model: LagformerClassifier, data: Collection) -> Evaluation:
     return Evaluation(score(data.labels, model.predict(data)), len(data), seen)
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """One label and its probabilities per series."""
+def write_predictions(
+    model: LagformerClassifier,
+    pieces: Iterable[Collection],
+    *,
+    table: TextIO | None = None,
+    as_json: TextIO | None = None,
+) -> None:
+    """Predict piece after piece and write each series' label and probabilities at once.
 
-    names: tuple[str, ...]
-    labels: NDArray[Any]
-    classes: NDArray[Any]
-    probabilities: Float64[ndarray, "n classes"]
+    Args:
+        model: a fitted classifier.
+        pieces: the series; nothing is kept of a piece that is done.
+        table: file for a CSV table: name, label, probability of each class.
+        as_json: file for one JSON object: ``classes``, and ``predictions``, each with ``name``,
+            ``label`` and ``probabilities``.
 
-    @classmethod
-    def of(cls, model: LagformerClassifier, data: Collection) -> Predictions:
-        """Predict every series. Raises as `LagformerClassifier.predict_proba` does."""
-        probabilities = model.predict_proba(data)
-        labels = model.classes_[probabilities.argmax(axis=1)]
-        return cls(data.names, labels, model.classes_, probabilities)
-
-    def to_csv(self) -> str:
-        """Return a table: name, label, probability of each class."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["name", "label", *(f"probability of {c}" for c in self.classes.tolist())])
-        writer.writerows(
-            [name, label, *(f"{p:.6g}" for p in row)]
-            for name, label, row in zip(
-                self.names, self.labels.tolist(), self.probabilities.tolist(), strict=True
-            )
-        )
-        return text.getvalue()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return an object json.dumps takes."""
-        rows = zip(self.names, self.labels.tolist(), self.probabilities.tolist(), strict=True)
-        return {
-            "classes": self.classes.tolist(),
-            "predictions": [{"name": n, "label": c, "probabilities": p} for n, c, p in rows],
-        }
+    Nothing is written before the first piece is predicted. Raises as
+    `LagformerClassifier.predict_proba` does.
+    """
+    classes = model.classes_.tolist()
+    rows = None if table is None else csv.writer(table, lineterminator="\n")
+    separator = ""
+    for piece in pieces:
+        probabilities = model.predict_proba(piece)
+        if not separator and rows is not None:
+            rows.writerow(["name", "label", *(f"probability of {c}" for c in classes)])
+        if not separator and as_json is not None:
+            as_json.write(f'{{"classes": {json.dumps(classes)}, "predictions": [')
+        for name, p in zip(piece.names, probabilities, strict=True):
+            label = classes[p.argmax()]
+            if rows is not None:
+                rows.writerow([name, label, *(f"{x:.6g}" for x in p.tolist())])
+            if as_json is not None:
+                row = {"name": name, "label": label, "probabilities": p.tolist()}
+                as_json.write(separator + json.dumps(row))
+            separator = ", "
+    if as_json is not None:
+        as_json.write("]}\n")

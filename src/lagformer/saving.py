@@ -6,14 +6,16 @@ in a folder is ever executed.
 
 from __future__ import annotations
 
+import glob
 import json
 import operator
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -144,9 +146,13 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         text = (folder / "config.json").read_bytes()
         weights = (folder / "model.safetensors").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(
-            f"{folder} is no saved model: that is a folder of {' and '.join(sorted(_FILES))}"
-        ) from None
+        absent = f"{folder} is no saved model"
+        replaced = sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.old.tmp"))
+        if replaced and not folder.exists():  # a save died between its two renames
+            raise ValueError(
+                f"{absent}: rename {replaced[-1]} to it, the whole one before"
+            ) from None
+        raise ValueError(f"{absent}: that is a folder of {' and '.join(sorted(_FILES))}") from None
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):  # not UTF-8, not JSON, or nested without end
@@ -179,6 +185,20 @@ def encode_labels(labels: NDArray[Any]) -> dict[str, Any]:
 def decode_labels(content: Mapping[str, Any]) -> NDArray[Any]:
     """Return the labels that `encode_labels` was given."""
     return np.array(content["values"], dtype=np.dtype(content["dtype"]))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Open a text file that takes the place of `path` at the end, unless an error comes first."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:

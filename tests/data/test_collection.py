@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -239,3 +240,50 @@ def test_copies_and_pictures():
         assert twin.names == whole.names
     expected = "<Collection: 2 series, 1 channel(s), length 2, 2 classes from here>"
     assert repr(whole) == expected
+
+
+def test_a_subset_of_few_series_makes_nothing_as_large_as_all() -> None:
+    n = 200_000
+    many = Collection(np.zeros((n, 1, 1)), np.ones((n, 1), bool), None, ("",) * n)
+    tracemalloc.start()
+    few = many.subset(np.arange(10))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(few) == 10
+    assert peak < n, "less than a byte a series"
+
+
+def test_without_a_copy_nothing_of_the_inputs_size_is_made() -> None:
+    X = np.random.default_rng(0).standard_normal((1000, 500))
+    tracemalloc.start()
+    data = from_arrays(X, copy=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200_000, "of 4 MB"
+    assert np.shares_memory(data.values, X)
+    assert np.array_equal(data.mask, from_arrays(X).mask)
+    assert np.array_equal(data.lengths, np.full(1000, 500))
+    assert not np.shares_memory(from_arrays(X).values, X)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_without_a_copy_bad_values_are_seen_and_the_input_is_left_alone(bad: float) -> None:
+    X = np.zeros((3, 4))
+    X[1, 2] = bad
+    before = X.copy()
+    with pytest.raises(ValueError, match=r"1 value\(s\), the first in series 1, channel 0, time 2"):
+        from_arrays(X, copy=False)
+    if np.isnan(bad):
+        assert not from_arrays(X, missing="interpolate", copy=False).values.any()
+    assert np.array_equal(X, before, equal_nan=True)
+
+
+def test_finite_values_whose_sum_is_not() -> None:
+    X = np.full((2, 3), 1e308)
+    for copy_ in (False, True):
+        data = from_arrays(X, copy=copy_)
+        assert np.array_equal(data.values[:, 0], X)
+        assert data.mask.all()
+    opposite = np.array([[1e308, 1e308, INF, -INF]])
+    with pytest.raises(ValueError, match=r"contains inf: 2 value\(s\)"):
+        from_arrays(opposite)

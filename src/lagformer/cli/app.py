@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec
 
@@ -80,8 +80,7 @@ def load(data: str, split: str, missing: str = "mask", label: str | None = None)
     from lagformer.data import load_ucr, read_dataset
 
     if is_file(data):
-        column = int(label) if label is not None and label.lstrip("-").isdigit() else label
-        return read_dataset(Path(data), missing=missing, label=column)  # type: ignore[arg-type]
+        return read_dataset(Path(data), missing=missing, label=_column(label))  # type: ignore[arg-type]
     if label is not None:
         raise ValueError("--label is for .csv and .parquet files alone")
     name, colon, wanted = data.partition(":")
@@ -89,6 +88,22 @@ def load(data: str, split: str, missing: str = "mask", label: str | None = None)
         raise ValueError(f"{data!r} names neither split: write {name}:train or {name}:test")
     train, test = load_ucr(name, missing=missing)  # type: ignore[arg-type]
     return train if (wanted or split) == "train" else test
+
+
+def load_pieces(
+    data: str, split: str, missing: str = "mask", label: str | None = None
+) -> Iterator[Collection]:
+    """Read what `load` does, piece by piece where the format allows it."""
+    from lagformer.data.readers import iter_dataset
+
+    if is_file(data):
+        yield from iter_dataset(Path(data), missing=missing, label=_column(label))  # type: ignore[arg-type]
+    else:
+        yield load(data, split, missing, label)
+
+
+def _column(label: str | None) -> str | int | None:
+    return int(label) if label is not None and label.lstrip("-").isdigit() else label
 
 
 def is_file(data: str) -> bool:

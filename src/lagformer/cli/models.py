@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from lagformer.cli.app import Data, Json, Label, Missing, command, is_file, load
+from lagformer.cli.app import Data, Json, Label, Missing, command, is_file, load, load_pieces
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")]
 
@@ -168,17 +169,15 @@ def predict(
 ) -> None:
     """Label series; the test split of a UCR data set by default. Labels in DATA are not read."""
     from lagformer import LagformerClassifier
-    from lagformer.evaluation import Predictions
-    from lagformer.training.checkpoint import write_atomically
+    from lagformer.evaluation import write_predictions
+    from lagformer.saving import replacing
 
-    series = load(data, "test", missing, label)
-    result = Predictions.of(LagformerClassifier.load(model), series)
-    if out is not None:
-        write_atomically(out, result.to_csv().encode())
-    if as_json:
-        print(json.dumps(result.to_json()))
-    elif out is None:
-        print(result.to_csv(), end="")
+    classifier = LagformerClassifier.load(model)
+    pieces = load_pieces(data, "test", missing, label)
+    as_table = nullcontext(None if as_json else sys.stdout) if out is None else replacing(out)
+    with as_table as table:
+        json_file = sys.stdout if as_json else None
+        write_predictions(classifier, pieces, table=table, as_json=json_file)
 
 
 @command

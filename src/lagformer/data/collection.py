@@ -69,7 +69,8 @@ class Collection:
     def subset(self, indices: ArrayLike) -> Collection:
         """Return the series at ``indices`` (integers or a boolean mask), padding unchanged."""
         chosen = np.asarray(indices)
-        chosen = np.arange(len(self))[chosen if chosen.size else chosen.astype(int)]
+        if chosen.dtype == bool or not chosen.size:  # positions: of few series, no array of all
+            chosen = np.arange(len(self))[chosen if chosen.size else chosen.astype(int)]
         return Collection(
             self.values[chosen],
             self.mask[chosen],
@@ -87,6 +88,7 @@ class Collection:
         missing: Missing = "error",
         names: Sequence[str] | None = None,
         source: str = "",
+        copy: bool = True,
     ) -> Collection:
         """Validate series and labels; the inputs are copied, never modified.
 
@@ -100,6 +102,8 @@ class Collection:
                 the channel's neighbouring values and holds its first and last value at the ends.
             names: (n,) names of the series; by default "0", "1", ...
             source: where the series came from.
+            copy: False takes a float64 array without NaN as it is, for as long as it is left
+                alone: nothing of its size is allocated then, and ``mask`` is read-only.
 
         Raises:
             ValueError: for infinite or refused missing values (how many, and the first place),
@@ -109,10 +113,11 @@ class Collection:
         """
         if missing not in get_args(Missing):
             raise ValueError(f"missing must be one of {get_args(Missing)}, got {missing!r}.")
-        series = _as_series(X)
+        series = _as_series(X, copy)
         _check_channels(series)
-        if isinstance(series, np.ndarray) and np.isfinite(series).all():
-            values, mask = series, np.ones((series.shape[0], series.shape[2]), dtype=bool)
+        if isinstance(series, np.ndarray) and _all_finite(series):
+            shape = series.shape[0], series.shape[2]
+            values, mask = series, np.ones(shape, bool) if copy else np.broadcast_to(True, shape)
         else:
             values, mask = _padded(list(series), missing)
         labels = None if y is None else _as_labels(y, len(values))
@@ -122,14 +127,20 @@ class Collection:
         return cls(values, mask, labels, names, source)
 
 
-def _as_series(X: Any) -> Float64[np.ndarray, "n C L"] | list[Series]:
-    """Turn any accepted X into a fresh (n, C, L) array, or a list of (C, L_i) arrays."""
+def _all_finite(series: Float64[np.ndarray, "n C L"]) -> bool:
+    """Whether the sum is finite: then so is every value, and no array is made to find out."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(series.sum()))
+
+
+def _as_series(X: Any, copy: bool) -> Float64[np.ndarray, "n C L"] | list[Series]:
+    """Turn any accepted X into an (n, C, L) array, or a list of (C, L_i) arrays."""
     if hasattr(X, "toarray") or type(X).__module__.startswith("scipy.sparse"):
         raise ValueError("Sparse data was passed for X, but dense series are required.")
     if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
         X = list(X)
     if not isinstance(X, list | tuple):
-        return _as_array(_numeric(X, "X"))
+        return _as_array(_numeric(X, "X", copy))
     if len(X) == 0:
         raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
     series = [_numeric(x, f"series {i}") for i, x in enumerate(X)]
@@ -146,8 +157,8 @@ def _as_series(X: Any) -> Float64[np.ndarray, "n C L"] | list[Series]:
     return [np.atleast_2d(s) for s in series]
 
 
-def _numeric(x: Any, what: str) -> NDArray[np.float64]:
-    """Copy ``x`` to float64; None, pandas' <NA> and numpy's masked entries become NaN."""
+def _numeric(x: Any, what: str, copy: bool = True) -> NDArray[np.float64]:
+    """Turn ``x`` into float64; None, pandas' <NA> and numpy's masked entries become NaN."""
     if hasattr(x, "to_numpy"):
         table, x = x, x.to_numpy()
         if x.dtype == object:  # na_value where nothing can be missing is an error before pandas 3.1
@@ -165,7 +176,7 @@ def _numeric(x: Any, what: str) -> NDArray[np.float64]:
     if array.dtype == object and any(isinstance(e, complex) for e in array.flat):
         raise ValueError(f"Complex data not supported: {what} holds complex numbers.")
     with np.errstate(over="ignore"):  # too large for float64 becomes inf, refused later
-        return np.array(array, dtype=np.float64)
+        return np.array(array, np.float64) if copy else np.asarray(array, np.float64)
 
 
 def _as_array(X: NDArray[np.float64]) -> Float64[np.ndarray, "n C L"]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lagformer.data.collection import Collection, Missing, SeriesError
 from lagformer.data.readers.arff import read_arff
 from lagformer.data.readers.audio import AUDIO_SUFFIXES, read_audio, read_audio_folder
-from lagformer.data.readers.binary import read_npy, read_npz, read_parquet
+from lagformer.data.readers.binary import read_npy, read_npy_pieces, read_npz, read_parquet
 from lagformer.data.readers.csv import read_csv
 from lagformer.data.readers.text import Place, Raw, ReadError
 from lagformer.data.readers.ts import read_ts
 from lagformer.data.readers.tsv import read_tsv
 from lagformer.data.readers.windows import iter_windows
 
-__all__ = ["iter_windows", "read_dataset"]
+__all__ = ["iter_dataset", "iter_windows", "read_dataset"]
+
+PIECE = 4096
+"""Series that `iter_dataset` reads at a time."""
 
 _READERS: dict[str, Callable[[Path], Raw]] = {
     ".ts": read_ts,
@@ -53,22 +56,40 @@ def read_dataset(
             have lines, the line.
     """
     path = Path(path)
-    place = Place(str(path))
-    lines = None
+    return next(_collections(path, missing, (_read(p, label) for p in [path])))
+
+
+def iter_dataset(
+    path: str | Path, *, missing: Missing = "mask", label: str | int | None = None
+) -> Iterator[Collection]:
+    """Yield what `read_dataset` reads piece by piece, where the format allows it.
+
+    Of an ``.npy`` file memory holds 4096 series, however many there are; names count from its
+    first. Other formats are one piece. Arguments and errors as `read_dataset`.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".npy" and path.is_file() and label is None:
+        return _collections(path, missing, read_npy_pieces(path, PIECE))
+    return _collections(path, missing, (_read(p, label) for p in [path]))
+
+
+def _collections(path: Path, missing: Missing, pieces: Iterator[Raw]) -> Iterator[Collection]:
+    """Validate what a reader finds; every error names the file."""
+    raw = Raw(None)
     try:
-        raw = _read(path, label)
-        lines = raw.lines
-        return Collection.from_arrays(
-            raw.series, raw.labels, missing=missing, names=raw.names, source=str(path)
-        )
+        for raw in pieces:
+            yield Collection.from_arrays(
+                raw.series, raw.labels, missing=missing, names=raw.names, source=str(path)
+            )
     except ReadError:
         raise
     except SeriesError as error:
-        at = Place(str(path), lines[error.index]) if lines and error.index >= 0 else place
-        raise at.error(str(error)) from error
+        line = raw.lines[error.index] if raw.lines and error.index >= 0 else None
+        name = f"{path}, counted from series {raw.first}" if raw.first else str(path)
+        raise Place(name, line).error(str(error)) from error
     except Exception as error:  # a format's own library may meet malformed bytes with anything
         what = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise place.error(f"not readable: {what}") from error
+        raise Place(str(path)).error(f"not readable: {what}") from error
 
 
 def _read(path: Path, label: str | int | None) -> Raw:

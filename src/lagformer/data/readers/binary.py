@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,16 @@ def read_npy(path: Path) -> Raw:
     """Read one array: (L,) is one series, (n, L) and (n, C, L) as everywhere."""
     array = _array(np.memmap(path, np.uint8, mode="r").data, Place(str(path)))
     return Raw(array[None] if array.ndim == 1 else array)
+
+
+def read_npy_pieces(path: Path, size: int) -> Iterator[Raw]:
+    """Read one array, `size` series at a time."""
+    n = len(read_npy(path).series)
+    for start in range(0, max(n, 1), size):
+        # Mapped anew: what was read of the file before stays in memory no longer.
+        piece = np.array(read_npy(path).series[start : start + size])
+        names = [str(i) for i in range(start, start + len(piece))]
+        yield Raw(piece, names=names, first=start)
 
 
 def read_npz(path: Path) -> Raw:

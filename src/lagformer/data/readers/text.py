@@ -51,6 +51,8 @@ class Raw:
     names: Sequence[str] | None = None
     lines: Sequence[int] | None = None
     """The line of each series, in formats that have lines."""
+    first: int = 0
+    """The place of the first series in its file, if this is a piece of one."""
 
 
 def lines_of(path: Path, comment: str = "#") -> Iterator[Line]:
