@@ -1,8 +1,11 @@
 """Scanning a recording: the same labels as the windows cut by hand, live, and drawn."""
 
 import io
+import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -86,6 +89,53 @@ def test_memory_does_not_grow_with_the_recording(
     path = write_csv(tmp_path / "r.csv", np.tile(RECORDING, 10))
     assert len(list(scan(model, path))) == 316
     assert longest == 64 * 20
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "text"])
+def test_standard_input_that_is_a_file_need_not_be_answered_line_by_line(
+    kind: str, model: LagformerClassifier, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    batches = []
+    predict_proba = type(model).predict_proba
+
+    def watched(self: LagformerClassifier, X: np.ndarray) -> np.ndarray:
+        batches.append(len(X))
+        return predict_proba(self, X)
+
+    path = write_csv(tmp_path / "r.csv", RECORDING[:200])
+    expected = list(scan(model, path))
+    monkeypatch.setattr(type(model), "predict_proba", watched)
+    if kind == "file":
+        source: io.TextIOBase = path.open()
+    elif kind == "pipe":
+        source, end = (os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), "rw", strict=True))
+        end.write(path.read_text())
+        end.close()
+    else:
+        source = io.StringIO(path.read_text())
+    with source:
+        monkeypatch.setattr("sys.stdin", source)
+        found = list(scan(model, "-"))
+    assert batches == ([10] if kind == "file" else [1] * 10)
+    assert [(w.start, w.label) for w in found] == [(w.start, w.label) for w in expected]
+
+
+def test_nothing_is_kept_of_the_windows_that_are_done(tmp_path: Path) -> None:
+    class Model:
+        config_: ClassVar = {"series_length": 4}
+        classes_ = np.array([0, 1])
+
+        def predict_proba(self, X: np.ndarray) -> np.ndarray:
+            return np.full((len(X), 2), 0.5)
+
+    peaks = []
+    for n in (2_000, 20_000):
+        path = write_csv(tmp_path / "r.csv", np.zeros(n + 3))
+        tracemalloc.start()
+        assert sum(1 for _ in scan(Model(), path, hop=1)) == n
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 20_000, "a byte a window"
 
 
 def test_what_does_not_fit_is_one_line(model: LagformerClassifier, tmp_path: Path) -> None:

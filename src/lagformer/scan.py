@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -20,7 +23,7 @@ from lagformer.training.checkpoint import write_atomically
 _BATCH = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScannedWindow:
     """What the model says about `length` samples from sample `start` on."""
 
@@ -50,7 +53,7 @@ def scan(
 
     Args:
         model: a fitted classifier.
-        source: an audio or ``.csv`` file, or ``"-"`` or lines of text, whose windows are
+        source: an audio or ``.csv`` file, or lines of text or ``"-"``, whose windows are
             classified as soon as their last line is there (`iter_windows`).
         window: samples in a window; by default the length of the model's training series.
         hop: samples from one start to the next; by default ``window``.
@@ -63,14 +66,28 @@ def scan(
         raise ValueError(f"rate must be positive, got {rate!r}")
     length = model.config_["series_length"] if window is None else window
     labels = model.classes_.tolist()
-    live = source == "-" or not isinstance(source, str | Path)
+    live = _is_live(source)
     windows = iter_windows(source, length, hop)
     for batch in iter(lambda: list(islice(windows, 1 if live else _BATCH)), []):
-        if rate is None and not live and Path(str(source)).suffix.lower() in AUDIO_SUFFIXES:
+        if rate is None and _is_audio(source):
             rate = float(soundfile.info(str(source)).samplerate)
         probabilities = model.predict_proba(np.stack([samples for _, samples in batch]))
         for (start, _), row in zip(batch, probabilities, strict=True):
             yield ScannedWindow(start, length, rate, labels[row.argmax()], float(row.max()))
+
+
+def _is_audio(source: str | Path | Iterable[str]) -> bool:
+    return isinstance(source, str | Path) and Path(source).suffix.lower() in AUDIO_SUFFIXES
+
+
+def _is_live(source: str | Path | Iterable[str]) -> bool:
+    """Whether more may come later than what is there: lines, or a pipe as standard input."""
+    if source != "-":
+        return not isinstance(source, str | Path)
+    try:
+        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    except OSError:  # standard input is no file at all
+        return True
 
 
 def plot_timeline(windows: Sequence[ScannedWindow], path: Path) -> None:
