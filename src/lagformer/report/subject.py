@@ -231,8 +231,10 @@ def open_model(path: Path, data: Collection | None = None) -> Subject:
         title=_name_of(scored),
         command=_train_command(parameters, "DATA" if train is None else _name_of(train), path),
         facts={
-            "trained on": "data this machine does not know" if train is None else train.source,
-            "scored on": scored.source or "arrays",
+            "trained on": "data this machine does not know"
+            if train is None
+            else Path(train.source).name,
+            "scored on": Path(scored.source).name or "arrays",
             **_flat(model.config_),
             **{f"parameter {k}": v for k, v in _flat(parameters).items() if v is not None},
             "lagformer, at training": _json(path / "config.json")["lagformer"],
