@@ -54,7 +54,8 @@ def wilson_interval(share: float, n: int) -> tuple[float, float]:
     centre = share + _Z95**2 / (2 * n)
     half = _Z95 * np.sqrt(share * (1 - share) / n + _Z95**2 / (4 * n**2))
     scale = 1 + _Z95**2 / n
-    return float((centre - half) / scale), float((centre + half) / scale)
+    low, high = np.clip([(centre - half) / scale, (centre + half) / scale], 0, 1)
+    return float(low), float(high)
 
 
 def mark(macro_f1: float, best: float) -> float:
