@@ -1,4 +1,4 @@
-"""Save two tiny models, and what they predict, under tests/frozen/VERSION; run once a release.
+"""Save tiny models, and what they predict, under tests/frozen/VERSION; what is there stays.
 
 python tests/frozen/freeze.py
 """
@@ -10,6 +10,7 @@ import torch
 
 from lagformer import LagformerClassifier, __version__
 from lagformer.model import PRESETS
+from lagformer.training.recipe import RECIPES
 
 PRESETS["tiny"] = {
     "patch_length": 4,
@@ -19,6 +20,13 @@ PRESETS["tiny"] = {
     "num_blocks": 1,
     "mlp_dim": 8,
 }
+PRESETS["tiny-filters"] = PRESETS["tiny"] | {
+    "stem": "kernels",
+    "num_kernels": 8,
+    "num_dilations": 2,
+    "stem_stride": 2,
+}
+RECIPES["tiny"], RECIPES["tiny-filters"] = {}, RECIPES["base"]
 
 
 def main() -> None:
@@ -28,11 +36,14 @@ def main() -> None:
     phase = 6 * rng.random((12, 2, 1))
     X = np.sin((0.3 + 0.4 * targets[:, None, None]) * np.arange(22) + phase).round(3)
     home = Path(__file__).parent / __version__
-    for name, series, labels, normalize in (
-        ("table", X[:, 0], 10 * targets - 10, False),
-        ("channels", X, np.array(["idle", "näher", "Voll"])[targets], True),
+    for name, preset, series, labels, normalize in (
+        ("table", "tiny", X[:, 0], 10 * targets - 10, False),
+        ("channels", "tiny", X, np.array(["idle", "näher", "Voll"])[targets], True),
+        ("filters", "tiny-filters", X, targets, False),
     ):
-        model = LagformerClassifier("tiny", max_epochs=20, normalize=normalize, random_state=0)
+        if (home / name).exists():
+            continue
+        model = LagformerClassifier(preset, max_epochs=20, normalize=normalize, random_state=0)
         model.fit(series, labels, validation_data=(series, labels)).save(home / name)
         np.savez(home / f"{name}.npz", X=series, probabilities=model.predict_proba(series))
 
