@@ -25,9 +25,11 @@ def model() -> LagformerClassifier:
     return fitted(X, labels=np.array(["slow", "fast"])[Y])
 
 
-def fitted(series: Any, labels: Any = Y, **parameters: Any) -> LagformerClassifier:
+def fitted(
+    series: Any, labels: Any = Y, preset: str = "olympiad", **parameters: Any
+) -> LagformerClassifier:
     return LagformerClassifier(
-        "olympiad", max_epochs=3, learning_rate=3e-3, random_state=0, **parameters
+        preset, max_epochs=3, learning_rate=3e-3, random_state=0, **parameters
     ).fit(series, labels)
 
 
@@ -81,8 +83,8 @@ def test_scaling_by_series_channels_and_another_length(suffix: str, tmp_path: Pa
     )
 
 
-def test_a_channel_constant_in_training(tmp_path: Path) -> None:
-    model = fitted(TWO)
+def test_the_other_preset_and_a_channel_constant_in_training(tmp_path: Path) -> None:
+    model = fitted(TWO, preset="base")
     export_classifier(model, tmp_path / "m.pt2")
     np.testing.assert_allclose(
         run(tmp_path / "m.pt2", TWO), model.predict_proba(TWO), rtol=0, atol=1e-5
