@@ -228,8 +228,8 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
         if len(bad):
             raise ValueError(
-                f"{len(bad)} series get no finite score, the first is series {bad[0]}: its values "
-                "lie too far outside those of training"
+                f"{len(bad)} series get no finite score, the first is series "
+                f"{collection.names[bad[0]]}: its values lie too far outside those of training"
             )
         probabilities: Float64[np.ndarray, "n classes"] = softmax(logits, axis=1)
         return probabilities
@@ -268,7 +268,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Validate X; remember, or compare, the columns of a two-dimensional one."""
         if isinstance(X, Collection):
             return X
-        collection = Collection.from_arrays(X, missing=self.missing)
+        collection = Collection.from_arrays(X, missing=self.missing, copy=reset)
         if is_table(X) and (reset or hasattr(self, "n_features_in_")):
             validate_data(self, X, reset=reset, skip_check_array=True)
         return collection

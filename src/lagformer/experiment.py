@@ -34,6 +34,7 @@ from lagformer.scores import Score, mark, score
 from lagformer.splits import VARIANTS, Split, load_split
 from lagformer.training.checkpoint import digest, write_atomically
 from lagformer.training.history import EpochRecord
+from lagformer.training.lock import alone_in
 from lagformer.training.loop import Examples, OnEpoch, fit, new_model, predict_logits
 from lagformer.training.progress import progress_line
 from lagformer.training.queue import Task, run_queue
@@ -111,8 +112,8 @@ def run_forda(
     adds the mark 100·(X − 0.5)/(x_best − 0.5), it can be asked of a finished run too. `progress`
     as in `progress_line`.
 
-    Raises ValueError for a folder that holds anything but a run with these settings on this data,
-    for a damaged file of a model, and for peers without aeon.
+    Raises ValueError for a folder that another process works in, or that holds anything but a run
+    with these settings on this data, for a damaged file of a model, and for peers without aeon.
     """
     if peer_seeds:
         require_aeon()
@@ -120,47 +121,50 @@ def run_forda(
         mark(0.5, x_best)  # a bad value is refused before hours of work
     splits = {name: load_split(name) for name in settings.data}
     plans = _plans(settings, splits)
-    _claim(folder, settings, plans, splits)
-    rows = [
-        _row(variant, seed, where, method, "", fit_baseline(build(seed), *part), splits)
-        for variant in settings.data
-        for seed in settings.seeds
-        for where, part in splits[variant].parts(seed).items()
-        for method, build in BASELINES.items()
-    ]
-    outcomes = _train_all(plans, splits, folder, jobs, progress)
-    rows += [
-        _row(p.variant, p.seed, p.where, p.method, settings.preset, outcomes[p.name], splits)
-        for p in plans
-    ]
-    if len(settings.seeds) > 1:
-        for variant in settings.data:
-            models = [p for p in plans if (p.variant, p.where) == (variant, "test")]
-            together = ensemble([outcomes[p.name] for p in models])
-            seeds = "+".join(map(str, settings.seeds))
-            rows.append(_row(variant, seeds, "test", ENSEMBLE, settings.preset, together, splits))
-    peers = _fit_peers(settings.data, peer_seeds, splits, folder, jobs, progress)
-    rows += [
-        _row(variant, seed, "test", method, "", outcome, splits)
-        for (variant, seed, method), outcome in peers.items()
-    ]
-    if x_best is not None:
-        for row in rows:
-            row["mark"] = mark(row["macro_f1"], x_best)
-    result = {
-        "lagformer": __version__,
-        "torch": torch.__version__,
-        "settings": asdict(settings),
-        "peer_seeds": list(peer_seeds),
-        "x_best": x_best,
-        "warnings": _warnings(settings),
-        "rows": rows,
-        "summary": summary(rows),
-    }
-    for where, file in (("test", "forda.csv"), ("validation", "validation.csv")):
-        write_atomically(folder / file, to_csv(rows, where).encode())
-    write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
-    return result
+    with alone_in(folder):
+        _claim(folder, settings, plans, splits)
+        rows = [
+            _row(variant, seed, where, method, "", fit_baseline(build(seed), *part), splits)
+            for variant in settings.data
+            for seed in settings.seeds
+            for where, part in splits[variant].parts(seed).items()
+            for method, build in BASELINES.items()
+        ]
+        outcomes = _train_all(plans, splits, folder, jobs, progress)
+        rows += [
+            _row(p.variant, p.seed, p.where, p.method, settings.preset, outcomes[p.name], splits)
+            for p in plans
+        ]
+        if len(settings.seeds) > 1:
+            for variant in settings.data:
+                models = [p for p in plans if (p.variant, p.where) == (variant, "test")]
+                together = ensemble([outcomes[p.name] for p in models])
+                seeds = "+".join(map(str, settings.seeds))
+                rows.append(
+                    _row(variant, seeds, "test", ENSEMBLE, settings.preset, together, splits)
+                )
+        peers = _fit_peers(settings.data, peer_seeds, splits, folder, jobs, progress)
+        rows += [
+            _row(variant, seed, "test", method, "", outcome, splits)
+            for (variant, seed, method), outcome in peers.items()
+        ]
+        if x_best is not None:
+            for row in rows:
+                row["mark"] = mark(row["macro_f1"], x_best)
+        result = {
+            "lagformer": __version__,
+            "torch": torch.__version__,
+            "settings": asdict(settings),
+            "peer_seeds": list(peer_seeds),
+            "x_best": x_best,
+            "warnings": _warnings(settings),
+            "rows": rows,
+            "summary": summary(rows),
+        }
+        for where, file in (("test", "forda.csv"), ("validation", "validation.csv")):
+            write_atomically(folder / file, to_csv(rows, where).encode())
+        write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
+        return result
 
 
 def score_on_test(variant: str, predicted: NDArray[Any]) -> Score:
