@@ -2,12 +2,11 @@
 
     o_i = φ(q_i)ᵀ(φ(K)ᵀV + S_i) / φ(q_i)ᵀ(φ(K)ᵀ1 + s_i)
 
-without masks and causality; S and s are zero for attention without positions. The same numbers as
-the plain formulae of linear.py and relative.py in fewer trips to memory, and with less of it: what
-is made for one tile of (heads, batch) is gone before the next.
+without masks and causality. The same numbers as the plain formula of relative.py in fewer trips to
+memory, and with less of it: what is made for one tile of (heads, batch) is gone before the next.
 
 Shapes as in lag_form.py: q (G, B, T, d), k (G, B, S, d), v (G, B, S, c), and the table r for the
-lags 1-T … S-1, (G, T+S-1, d), empty for attention without positions.
+lags 1-T … S-1, (G, T+S-1, d).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lagformer.attention.lag_windows import LagWindows
 from lagformer.attention.normalise import normalise
 from lagformer.attention.precision import without_autocast
 
-# Numbers (scores, or features where there are no lags) a step works on, to stay in the cache.
+# Numbers (scores, or features without lags) a step works on, to stay in the cache.
 CACHED = 2**18
 # Features kept for the backward pass, at most: fresh memory for more takes longer than φ does.
 KEPT = 2**22
@@ -48,7 +47,7 @@ def fused_attention(
     v: Tensor,
     table: Tensor,
     elementwise: Elementwise | None,
-    method: str = "block",
+    method: str,
 ) -> Tensor:
     """Average of v for every query, (G, B, T, c).
 
@@ -68,16 +67,12 @@ def _plain(
     if elementwise:
         q, k, table = elementwise.phi(q), elementwise.phi(k), elementwise.phi(table)
     numerator = q @ (k.transpose(-1, -2) @ v)
-    weight = k.sum(dim=-2, keepdim=True)
-    if table.numel():
-        past = q.shape[-2] - 1
-        numerator = numerator + lag_sums(q, table.unsqueeze(1), v, past, method="block")
-        one = v.new_ones(1, 1, k.shape[-2], 1)
-        weight_of_lags = lag_sums(q, table.unsqueeze(1), one, past, method="block")
-        return normalise(
-            numerator, ((q * weight).sum(-1, keepdim=True) + weight_of_lags).squeeze(-1)
-        )
-    return normalise(numerator, (q * weight).sum(dim=-1))
+    weight = (q * k.sum(dim=-2, keepdim=True)).sum(dim=-1)
+    past = q.shape[-2] - 1
+    numerator = numerator + lag_sums(q, table.unsqueeze(1), v, past, method="block")
+    one = v.new_ones(1, 1, k.shape[-2], 1)
+    weight_of_lags = lag_sums(q, table.unsqueeze(1), one, past, method="block")
+    return normalise(numerator, weight + weight_of_lags.squeeze(-1))
 
 
 def _tiles(q: Tensor, per_row: int) -> Iterator[tuple[int, slice]]:
@@ -92,20 +87,18 @@ def _tiles(q: Tensor, per_row: int) -> Iterator[tuple[int, slice]]:
 
 def _windows(
     q: Tensor, k: Tensor, table: Tensor, elementwise: Elementwise | None, method: str
-) -> LagWindows | None:
-    if not table.numel():
-        return None
+) -> LagWindows:
     if elementwise:
         table = elementwise.write(table, torch.empty_like(table))
     return LagWindows.of(table, q.shape[2], k.shape[2], n_rows=q.shape[1], method=method)
 
 
-def _per_row(q: Tensor, k: Tensor, v: Tensor, windows: LagWindows | None) -> int:
-    if windows is not None and windows.quick:
+def _per_row(q: Tensor, k: Tensor, v: Tensor, windows: LagWindows) -> int:
+    if windows.quick:
         return windows.per_row
     features = max(q.shape[2] * q.shape[3], k.shape[2] * max(k.shape[3], v.shape[3]))
     # A long sum over lags has buffers of its own beside the tile's ten: eight times smaller tiles.
-    return features if windows is None else 8 * features
+    return 8 * features
 
 
 class _Fused(torch.autograd.Function):
@@ -121,7 +114,7 @@ class _Fused(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         windows = _windows(q, k, table, elementwise, method)
         # Beside long sums over lags, making features anew is not felt.
-        keep = keep and (windows is None or windows.quick)
+        keep = keep and windows.quick
         phi_q, phi_k = (q.new_empty(x.shape) if keep else x for x in (q, k))
         out, den = q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(*q.shape[:3], 1)
         kv = q.new_empty(*q.shape[:2], k.shape[-1], v.shape[-1])
@@ -138,9 +131,8 @@ class _Fused(torch.autograd.Function):
                 )
             weight = torch.sum(keys, dim=1, keepdim=True, out=k_sum[here])
             num = torch.bmm(queries, torch.bmm(keys.transpose(1, 2), values, out=kv[here]))
-            if windows is not None:
-                windows.add_numerator(num, here[0], queries, values)
-                weight = weight + windows.sums[here[0]]
+            windows.add_numerator(num, here[0], queries, values)
+            weight = weight + windows.sums[here[0]]
             d = (queries * weight).sum(dim=-1, keepdim=True)
             d.masked_fill_(d == 0, 1)  # without weight num is 0 too
             torch.div(num, d, out=out[here])
@@ -170,7 +162,7 @@ class _Fused(torch.autograd.Function):
             queries, keys = (x[here] for x in features or (q, k))
             if elementwise and not features:
                 queries, keys = (elementwise.write(x, torch.empty_like(x)) for x in (queries, keys))
-            values, weight = v[here], k_sum[here]
+            values, weight = v[here], k_sum[here] + windows.sums[here[0]]
             g_num = grad[here] / den[here]
             g_den = (g_num * out[here]).sum(dim=-1, keepdim=True).neg_()
             weighed = queries * g_den
@@ -179,10 +171,8 @@ class _Fused(torch.autograd.Function):
             d_keys = weighed.sum(dim=1, keepdim=True)
             d_keys = torch.baddbmm(d_keys, values, d_kv.transpose(1, 2))
             d_values = torch.bmm(keys, d_kv)
-            if windows is not None:
-                weight = weight + windows.sums[here[0]]
-                windows.d_sums[here[0]] += weighed.sum(dim=0)
-                windows.add_gradients(d_queries, d_values, here[0], queries, values, g_num)
+            windows.d_sums[here[0]] += weighed.sum(dim=0)
+            windows.add_gradients(d_queries, d_values, here[0], queries, values, g_num)
             d_queries.addcmul_(weight, g_den)
             if elementwise:
                 torch.mul(d_queries, elementwise.slope(queries), out=dq[here])
@@ -190,8 +180,6 @@ class _Fused(torch.autograd.Function):
             else:
                 dq[here], dk[here] = d_queries, d_keys
             dv[here] = d_values
-        if windows is None:
-            return dq, dk, dv, torch.zeros_like(table), None, None, None
         d_table = windows.d_table()
         if elementwise:
             d_table *= elementwise.slope(windows.table)

@@ -5,11 +5,13 @@
 without masks: the numbers of linear.py's plain formula, whose three gradients share here the
 scores of a segment's chunks, the features and the states before and after each chunk.
 
-Shapes: q, k (N, T, d), v (N, T, c). A segment is n rows of m chunks, n·m products at a time.
+Shapes: q, k (G, B, T, d), v (G, B, T, c), as in fused_linear.py. A segment is n rows of m chunks,
+n·m products at a time.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +27,7 @@ from lagformer.attention.precision import without_autocast
 def fused_causal_attention(
     q: Tensor, k: Tensor, v: Tensor, elementwise: Elementwise | None
 ) -> Tensor:
-    """Average of v (N, T, c) over the keys j ≤ i; q and k are features if nothing maps them."""
+    """Average of v (G, B, T, c) over the keys j ≤ i; q and k are features if nothing maps them."""
     result: Tensor = _FusedCausal.apply(q, k, v, elementwise)  # type: ignore[no-untyped-call]
     return result
 
@@ -37,10 +39,15 @@ def _plain(elementwise: Elementwise | None, q: Tensor, k: Tensor, v: Tensor) -> 
     return normalise(*split(causal_sums(q, k, with_weight(v, None))))
 
 
-def _rows(q: Tensor, v: Tensor) -> Iterator[slice]:
+Rows = tuple[int, slice]
+
+
+def _rows(q: Tensor, v: Tensor) -> Iterator[Rows]:
     """Short rows are worked on together."""
-    rows = max(1, SEGMENT // max(1, q.shape[1] * max(q.shape[2], v.shape[2])))
-    return (slice(i, i + rows) for i in range(0, len(q), rows))
+    n_groups, n_rows, T, l = q.shape
+    rows = max(1, SEGMENT // max(1, T * max(l, v.shape[-1])))
+    for group, i in itertools.product(range(n_groups), range(0, n_rows, rows)):
+        yield group, slice(i, i + rows)
 
 
 class _Segment:
@@ -48,7 +55,7 @@ class _Segment:
 
     def __init__(
         self,
-        rows: slice,
+        rows: Rows,
         s: int,
         e: int,
         elementwise: Elementwise | None,
@@ -56,7 +63,7 @@ class _Segment:
         k: Tensor,
         v: Tensor,
     ) -> None:
-        self.here = (rows, slice(s, e))
+        self.here = (*rows, slice(s, e))
         self.size = min(CHUNK, e - s)
         x, y = q[self.here], k[self.here]
         if elementwise:
@@ -83,17 +90,17 @@ class _FusedCausal(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, elementwise: Elementwise | None
     ) -> Tensor:
-        (N, T, l), c = q.shape, v.shape[-1]
+        (*batch, T, l), c = q.shape, v.shape[-1]
         segments = pieces(T, max(l, c))
-        out, den = v.new_empty(N, T, c), v.new_empty(N, T, 1)
+        out, den = v.new_empty(*batch, T, c), v.new_empty(*batch, T, 1)
         # The states before each segment: going back in time they cannot be had by subtraction.
-        kvs = v.new_zeros(len(segments) + 1, N, l, c)
-        k_sums = v.new_zeros(len(segments) + 1, N, 1, l)
+        kvs = v.new_zeros(len(segments) + 1, *batch, l, c)
+        k_sums = v.new_zeros(len(segments) + 1, *batch, 1, l)
         for rows in _rows(q, v):
             for i, (s, e) in enumerate(segments):
                 at = _Segment(rows, s, e, elementwise, q, k, v)
-                kv, k_sum, kvs[i + 1, rows], k_sums[i + 1, rows] = at.states(
-                    kvs[i, rows], k_sums[i, rows]
+                kv, k_sum, kvs[i + 1][rows], k_sums[i + 1][rows] = at.states(
+                    kvs[i][rows], k_sums[i][rows]
                 )
                 scores = at.scores()
                 num = torch.bmm(scores, at.z).baddbmm_(at.x, kv)
@@ -115,10 +122,10 @@ class _FusedCausal(torch.autograd.Function):
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for rows in _rows(q, v):
             # Over the chunks after: Σ x gᵀ and Σ x g_den, what kv and k_sum are in the gradients.
-            later, later_sum = torch.zeros_like(kvs[0, rows]), torch.zeros_like(k_sums[0, rows])
+            later, later_sum = torch.zeros_like(kvs[0][rows]), torch.zeros_like(k_sums[0][rows])
             for i, (s, e) in reversed(list(enumerate(ctx.segments))):
                 at = _Segment(rows, s, e, elementwise, q, k, v)
-                kv, k_sum, *_ = at.states(kvs[i, rows], k_sums[i, rows])
+                kv, k_sum, *_ = at.states(kvs[i][rows], k_sums[i][rows])
                 g = at.chunks(grad[at.here]) / at.chunks(den[at.here])
                 g_den = (g * at.chunks(out[at.here])).sum(dim=-1, keepdim=True).neg_()
                 after, later = running_sums(

@@ -18,8 +18,9 @@ from lagformer.attention.feature_maps import (
     map_queries,
     resolve,
 )
-from lagformer.attention.fused import Elementwise, can_fuse, fused_attention
+from lagformer.attention.fused import Elementwise, can_fuse
 from lagformer.attention.fused_causal import fused_causal_attention
+from lagformer.attention.fused_linear import fused_linear_attention
 from lagformer.attention.lag_form import Layout
 from lagformer.attention.normalise import (
     normalise,
@@ -91,17 +92,14 @@ def linear_attention(
         query, key, value = q.to(dtype), k.to(dtype), v.to(dtype)
         same_batch = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
         if key_mask is None and same_batch and can_fuse():
-            batch = q.shape[:-2]
-            query, key, none, elementwise = prepare(phi_q, phi_k, query, key, q.new_empty(0))
-            if causal:
-                flat = (x.reshape(batch.numel(), *x.shape[-2:]) for x in (query, key, value))
-                out = fused_causal_attention(*flat, elementwise).view(v.shape)
-                return release(out, late).to(q.dtype)
             # The largest leading dimension is worked on at once, the others in turn.
+            batch = q.shape[:-2]
             largest = max(range(len(batch)), key=batch.__getitem__, default=-1)
             layout = Layout.of(batch, [1 if i == largest else 2 for i in range(len(batch))])
+            query, key, elementwise = prepare(phi_q, phi_k, query, key)
             aligned = (layout.align(query), layout.align(key), layout.align(value))
-            return layout.restore(fused_attention(*aligned, none, elementwise)).to(q.dtype)
+            fused = fused_causal_attention if causal else fused_linear_attention
+            return release(layout.restore(fused(*aligned, elementwise)), late).to(q.dtype)
         query, key = map_queries(phi_q, query), phi_k(key)
         if key_mask is not None:
             key = key.masked_fill(~key_mask.unsqueeze(-1), 0)
@@ -124,16 +122,12 @@ def ungrouped(x: Tensor) -> Tensor:
 
 
 def prepare(
-    phi_q: Callable[[Tensor], Tensor],
-    phi_k: Callable[[Tensor], Tensor],
-    q: Tensor,
-    k: Tensor,
-    table: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Elementwise | None]:
-    """What fused_attention takes: vectors as they are where it can map them itself."""
+    phi_q: Callable[[Tensor], Tensor], phi_k: Callable[[Tensor], Tensor], q: Tensor, k: Tensor
+) -> tuple[Tensor, Tensor, Elementwise | None]:
+    """What the fused passes take: vectors as they are where they can map them themselves."""
     if phi_q is phi_k and isinstance(phi_k, FeatureMap) and phi_k.elementwise:
-        return q, k, table, Elementwise(phi_k.phi, phi_k.write, phi_k.slope)
-    return map_queries(phi_q, q), phi_k(k), phi_k(table) if table.numel() else table, None
+        return q, k, Elementwise(phi_k.phi, phi_k.write, phi_k.slope)
+    return map_queries(phi_q, q), phi_k(k), None
 
 
 def content_sums(phi_q: Tensor, phi_k: Tensor, v: Tensor, *, causal: bool) -> Tensor:

@@ -102,7 +102,8 @@ def _fused(
 ) -> Tensor:
     layout = Layout.of(broadcast_batch(q, k, v), lags.shape[:-2])
     table = lag_table(lags, q.shape[-2] - 1, k.shape[-2] - 1)
-    q, k, table, elementwise = prepare(phi_q, phi_k, q, k, table)
+    q, k, elementwise = prepare(phi_q, phi_k, q, k)
+    table = table if elementwise else phi_k(table)
     table = table.reshape(layout.n_groups, *table.shape[-2:])
     aligned = (layout.align(q), layout.align(k), layout.align(v))
     return layout.restore(fused_attention(*aligned, table, elementwise, method))
