@@ -95,6 +95,8 @@ class _BatchedWindows(LagWindows):
         self._blocks = [slice(t, min(t + n, T)) for t in range(0, T, n)]
         self.per_row = n * S
         self._scores = table.new_empty(0)
+        # Rows of d_lags (S, l) and as many zeros as a block has queries.
+        self._d_lags = table.new_zeros(n, S + n, table.shape[-1])
 
     def _view(self, group: int, block: slice) -> Tensor:
         """(n, S, l): row i, column s is the lag of query i and the s-th key from the end."""
@@ -139,10 +141,10 @@ class _BatchedWindows(LagWindows):
             by_row = scores.view(rows, n, S)  # the scores have served: their gradient's place
             d_scores = torch.bmm(g, values.transpose(1, 2), out=by_row).transpose(0, 1)
             d_queries[:, block] += torch.bmm(d_scores, lags).transpose(0, 1)
-            d_lags = torch.bmm(d_scores.transpose(1, 2), at)
-            # One column more a row, read a column shorter: row i moves i columns on.
-            askew = F.pad(d_lags, (0, 0, 0, n)).flatten(0, 1)[: n * (S + n - 1)]
+            torch.bmm(d_scores.transpose(1, 2), at, out=self._d_lags[:n, :S])
+            # Read a lag shorter than they are, rows move on: row i by i lags.
+            width, l = self._d_lags.shape[1:]
+            askew = self._d_lags.as_strided((n, S + n - 1, l), ((width - 1) * l, l, 1))
             stop = self._d_table.shape[1] - block.start
-            into = self._d_table[group, stop - (S + n - 1) : stop]
-            into += askew.view(n, S + n - 1, -1).sum(dim=0).flip(0)
+            self._d_table[group, stop - (S + n - 1) : stop] += askew.sum(dim=0).flip(0)
         d_values += back.flip(1)
