@@ -41,6 +41,7 @@ os.environ["IPYTHONDIR"] = _scratch.name
 os.environ["PROGRESS_PATH"] = str(Path(_scratch.name, "progress.json"))
 os.environ["MATPLOTLIBRC"] = str(DOCS / "matplotlibrc")
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.pop("MPLBACKEND", None)  # the kernels draw into the page
 logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 # ----------------------------------------------------------------------------------- API reference
