@@ -12,26 +12,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lagformer import cli, experiment
+from lagformer import experiment
 from lagformer.training.queue import Task, run_queue
 
+from .conftest import Call
+
 RUN = [sys.executable, "-c", "from lagformer.cli import main; main()"]
-COMMANDS = ("forda", "train", "evaluate", "predict", "scan", "export", "audit", "figures")
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command line in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lagformer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
+COMMANDS = (
+    "forda",
+    "train",
+    "evaluate",
+    "predict",
+    "scan",
+    "report",
+    "export",
+    "audit",
+    "figures",
+    "bench",
+)
 
 
 @pytest.fixture(autouse=True)

