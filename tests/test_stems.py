@@ -94,6 +94,10 @@ def test_calibrated_filters_answer_with_variance_one_and_to_shapes_alone() -> No
     x = 0.01 * torch.randn(50, 2, 30, dtype=torch.float64).cumsum(-1)
     mask = torch.arange(30) < torch.randint(10, 31, (50, 1))
     stem.calibrate(x, mask)
+    lengths = mask.sum(dim=1).tolist()  # each series goes on with its own
+    whole = [s[:, [(t - 16) % n for t in range(62)]] for s, n in zip(x, lengths, strict=True)]
+    for response in stem.responses(torch.stack(whole), 16, 30):
+        assert response.detach().square().mean().item() == pytest.approx(1, rel=1e-6)
     again = stem.filters.detach().clone()
     stem.calibrate(x, mask)
     torch.testing.assert_close(stem.filters.detach(), again)

@@ -16,7 +16,7 @@ from sklearn.metrics import f1_score
 from lagformer import Lagformer
 from lagformer.training import batches, loop
 from lagformer.training.history import EpochRecord, read_history
-from lagformer.training.loop import Examples, fit, predict_logits, seeded
+from lagformer.training.loop import Examples, fit, new_model, predict_logits, seeded
 from lagformer.training.recipe import Recipe
 
 from .conftest import CONFIG, examples
@@ -141,6 +141,14 @@ def test_the_averaged_weights_are_the_moving_average_of_the_steps() -> None:
     averaged = fitted(recipe=dataclasses.replace(plain, averaging=0.5))
     for a, b in zip(weights(averaged), average, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_new_model_is_scaled_to_its_training_series() -> None:
+    config = dataclasses.replace(CONFIG, stem="kernels", num_dilations=1)
+    model = new_model(config, DATA, seed=0)
+    double = new_model(config, dataclasses.replace(DATA, values=2 * DATA.values), seed=0)
+    torch.testing.assert_close(2 * double.stem.filters, model.stem.filters)
+    assert same(new_model(CONFIG, DATA, seed=0), fresh(0))
 
 
 def test_weights_act_as_repetition() -> None:
