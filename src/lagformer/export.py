@@ -36,7 +36,7 @@ from lagformer.data import Collection
 from lagformer.saving import encode_labels
 from lagformer.training.checkpoint import write_atomically
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 """Probabilities may differ by so much: float32 sums in another order, through every block."""
 
 _RANDOM_SERIES = 5
