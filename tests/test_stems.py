@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagformer import Lagformer, LagformerConfig
-from lagformer.stems import KERNEL, KernelStem, PatchStem, periodic
+from lagformer.stems import BANKS, KERNEL, ConvStem, KernelStem, PatchStem, periodic
 
 
 def kernel_stem(patch_length: int = 6, stride: int = 2, dilations: int = 3) -> KernelStem:
@@ -16,7 +16,20 @@ def kernel_stem(patch_length: int = 6, stride: int = 2, dilations: int = 3) -> K
     ).double()
 
 
-def by_hand(stem: KernelStem, x: torch.Tensor) -> torch.Tensor:
+def conv_stem(patch_length: int = 6, stride: int = 2, layers: int = 2) -> ConvStem:
+    torch.manual_seed(0)
+    stem = ConvStem(2, patch_length, 5, num_kernels=8, num_layers=layers, stride=stride).double()
+    stem.step_scale.copy_(torch.tensor([[0.5], [3.0]]))
+    for norm in (stem.norm, *stem.layer_norms):  # as if trained
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    return stem
+
+
+STEMS = pytest.mark.parametrize("stem_of", [kernel_stem, conv_stem])
+
+
+def kernels_by_hand(stem: KernelStem, x: torch.Tensor) -> torch.Tensor:
     """Tokens of one series (C, L), written place by place."""
     C, L = x.shape
     P, tokens = stem.patch_length, []
@@ -39,10 +52,48 @@ def by_hand(stem: KernelStem, x: torch.Tensor) -> torch.Tensor:
     return torch.stack(tokens)
 
 
+def convolutions_by_hand(stem: ConvStem, x: torch.Tensor) -> torch.Tensor:
+    """Tokens of one series (C, L), written place by place."""
+    L, P, S = x.shape[1], stem.patch_length, stem.stride
+    steps = torch.stack([x[:, (t + 1) % L] - x[:, t] for t in range(L)], dim=1)
+    x = torch.cat([x, steps * stem.step_scale])
+    N, gelu = -(-L // P) * P // S, torch.nn.functional.gelu
+
+    def normalised(norm: torch.nn.LayerNorm, place: torch.Tensor) -> torch.Tensor:
+        centred = place - place.mean()
+        return centred / (centred.square().mean() + norm.eps).sqrt() * norm.weight + norm.bias
+
+    def answer(conv: torch.nn.Conv1d, window: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("fcm,cm->f", conv.weight, window) + conv.bias
+
+    places = []
+    for n in range(N):
+        filters = []
+        for i in range(BANKS):
+            reach = S * 2**i
+            window = x[:, [(n * S + m) % L for m in range(-reach, reach + 1)]]
+            filters.append(answer(stem.banks[i], window))
+        places.append(gelu(normalised(stem.norm, torch.cat(filters))))
+    for norm, layer in zip(stem.layer_norms, stem.layers, strict=True):
+        h = torch.stack([normalised(norm, place) for place in places], dim=1)
+        near = [[(n + m) % N for m in range(-(KERNEL // 2), KERNEL // 2 + 1)] for n in range(N)]
+        places = [places[n] + gelu(answer(layer, h[:, near[n]])) for n in range(N)]
+    h, width = torch.stack(places, dim=1), P // S
+    firsts = [first - width // 2 for first in range(0, N, width)]
+    return torch.stack(
+        [answer(stem.proj, h[:, [(n + m) % N for m in range(2 * width)]]) for n in firsts]
+    )
+
+
 @pytest.mark.parametrize("length", [1, 5, 6, 24, 31])
 @pytest.mark.parametrize(("patch_length", "stride"), [(6, 2), (6, 1), (1, 1), (5, 5)])
-def test_the_fast_stem_is_the_one_written_out(length: int, patch_length: int, stride: int) -> None:
-    stem = kernel_stem(patch_length, stride)
+@pytest.mark.parametrize(
+    ("stem_of", "by_hand"), [(kernel_stem, kernels_by_hand), (conv_stem, convolutions_by_hand)]
+)
+def test_the_fast_stem_is_the_one_written_out(
+    stem_of, by_hand, length: int, patch_length: int, stride: int
+) -> None:
+    stem = stem_of(patch_length, stride)
     x = torch.randn(2, 2, length, dtype=torch.float64)
     tokens, mask = stem(x, None)
     assert mask is None
@@ -50,9 +101,12 @@ def test_the_fast_stem_is_the_one_written_out(length: int, patch_length: int, st
     torch.testing.assert_close(tokens, expected, rtol=1e-12, atol=1e-12)
 
 
+@STEMS
 @given(patches=st.integers(1, 6), turn=st.integers(-7, 7), seed=st.integers(0, 99))
-def test_rotating_by_whole_patches_rotates_the_tokens(patches: int, turn: int, seed: int) -> None:
-    stem = kernel_stem()
+def test_rotating_by_whole_patches_rotates_the_tokens(
+    stem_of, patches: int, turn: int, seed: int
+) -> None:
+    stem = stem_of()
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1, 2, 6 * patches, dtype=torch.float64, generator=generator)
     tokens, _ = stem(x, None)
@@ -60,9 +114,10 @@ def test_rotating_by_whole_patches_rotates_the_tokens(patches: int, turn: int, s
     torch.testing.assert_close(rotated, tokens.roll(turn, dims=1), rtol=1e-12, atol=1e-12)
 
 
+@STEMS
 @given(length=st.integers(1, 40), extra=st.integers(0, 30))
-def test_padding_changes_no_token(length: int, extra: int) -> None:
-    stem = kernel_stem()
+def test_padding_changes_no_token(stem_of, length: int, extra: int) -> None:
+    stem = stem_of()
     x = torch.randn(2, 2, length, dtype=torch.float64)
     padded = torch.cat([x, torch.full((2, 2, extra), torch.nan, dtype=x.dtype)], dim=2)
     mask = torch.arange(length + extra).expand(2, -1) < length
@@ -73,8 +128,9 @@ def test_padding_changes_no_token(length: int, extra: int) -> None:
     torch.testing.assert_close(tokens[:, :T], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_missing_sample_counts_as_zero() -> None:
-    stem = kernel_stem()
+@STEMS
+def test_a_missing_sample_counts_as_zero(stem_of) -> None:
+    stem = stem_of()
     x = torch.randn(1, 2, 24, dtype=torch.float64)
     mask = torch.ones(1, 24, dtype=torch.bool)
     mask[0, 3] = False
@@ -109,8 +165,26 @@ def test_calibrated_filters_answer_with_variance_one_and_to_shapes_alone() -> No
     assert torch.equal(stem.filters, again)
 
 
-def test_gradients_of_the_stem() -> None:
-    stem = kernel_stem(dilations=2)
+def test_calibrated_steps_spread_as_the_values_do() -> None:
+    stem = conv_stem()
+    x = 0.1 * torch.randn(50, 2, 30, dtype=torch.float64).cumsum(-1)
+    x[:, 1] *= 7
+    length = torch.randint(10, 31, (50,))
+    mask = torch.arange(30) < length[:, None]
+    stem.calibrate(x.masked_fill(~mask[:, None], torch.nan), mask)
+    for c in range(2):
+        values = torch.cat([s[c, :n] for s, n in zip(x, length, strict=True)])
+        steps = torch.cat([s[c, :n].diff() for s, n in zip(x, length, strict=True)])
+        expected = values.std(correction=0) / steps.square().mean().sqrt()
+        assert stem.step_scale[c].item() == pytest.approx(expected.item(), rel=1e-12)
+    for still in (torch.ones(3, 2, 1), torch.ones(3, 2, 9)):  # no steps to scale
+        stem.calibrate(still.double())
+        assert stem.step_scale.tolist() == [[1], [1]]
+
+
+@STEMS
+def test_gradients_of_the_stem(stem_of) -> None:
+    stem = stem_of()
     x = torch.randn(1, 2, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: stem(x, None)[0], x)
 

@@ -45,7 +45,7 @@ from lagformer.training.loop import Examples, fit, new_model, predict_logits
 from lagformer.training.progress import progress_line
 from lagformer.training.recipe import Recipe
 
-_STEPS = 3000  # optimiser steps that `max_epochs=None` aims at
+_STEPS, _LOCKED_STEPS = 850, 3000  # optimiser steps that `max_epochs=None` aims at
 _PREDICT_TOKENS = 6400  # a batch of prediction: what the caches hold
 
 
@@ -62,8 +62,9 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         preset: "base", or "olympiad" for the recipe on FordA to the letter.
-        max_epochs: passes over the training set; None: as many as make about 3000 steps, between
-            30 and 500 (80 for "olympiad").
+        max_epochs: passes over the training set; None: as many as make about 850 steps, at least
+            15; where the series have a mean curve (see `shift`) 3000, at least 30; 500 at most (80
+            for "olympiad").
         batch_size: series per step at most; "base" takes fewer from less than ten batches.
         learning_rate: peak of the one-cycle schedule; None: 2e-3 (1e-3 for "olympiad").
         validation_fraction: share of each class that is held out to choose the best epoch, by
@@ -78,9 +79,9 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             becomes zeros) and so hides differences in level and amplitude; False scales all
             alike, by those of the training set.
         shift: True for windows cut at arbitrary moments: training series are rotated circularly at
-            random (and, by "base", given noise); wrong where it matters at what time something
-            happens. None: True if the training series have no mean
-            curve (`lagformer.preprocessing.phase_locked`).
+            random; wrong where it matters at what time something happens. None: True if the
+            training series have no mean curve (`lagformer.preprocessing.phase_locked`). "base" also
+            chooses its stem by that (`LagformerConfig.preset`).
         missing: what to do with missing values: "error", "mask" or "interpolate"
             (`Collection.from_arrays`).
         random_state: int, numpy `RandomState`, or None for fresh entropy. Equal ints give equal
@@ -334,12 +335,17 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         values, mask = train.collection.values, train.collection.mask
         _, channels, length = values.shape
+        locked = phase_locked(train)
         config = LagformerConfig.preset(
-            self.preset, series_length=length, in_channels=channels, num_classes=len(classes)
+            self.preset,
+            series_length=length,
+            in_channels=channels,
+            num_classes=len(classes),
+            phase_locked=locked,
         )
         if config.max_lag is None:
             config = replace(config, max_lag=config.num_tokens - 1)
-        recipe = self._recipe(len(train), phase_locked(train))
+        recipe = self._recipe(len(train), locked)
         self.scaling_ = None if self.normalize else Scaling.of(values, mask, per_series=False)
         by_class = class_weights(self.class_weight, classes, train)
         examples = self._examples(train, by_class[train.targets])
@@ -372,17 +378,16 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             batch = min(batch, max(8, n // 10))
             steps = -(-n // max(batch, 1))
             if epochs is None:
-                epochs = min(max(round(_STEPS / steps), 30), 500)
+                aim, least = (_LOCKED_STEPS, 30) if locked else (_STEPS, 15)
+                epochs = min(max(round(aim / steps), least), 500)
         if epochs is not None:
             changes["epochs"] = operator.index(epochs)
         if self.learning_rate is not None:
             changes["learning_rate"] = self.learning_rate
         if self.patience is not None:
             changes["patience"] = operator.index(self.patience)
-        shift = not locked if self.shift is None else bool(self.shift)
-        if not shift:
-            changes["coloured_noise"] = 0.0
-        return Recipe.preset(self.preset, batch_size=batch, shift=shift, **changes)
+        changes["shift"] = not locked if self.shift is None else bool(self.shift)
+        return Recipe.preset(self.preset, phase_locked=locked, batch_size=batch, **changes)
 
     def _examples(self, series: WeightedSeries, factor: ArrayLike = 1.0) -> Examples:
         values, mask = self._tensors(series.collection)

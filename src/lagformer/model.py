@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lagformer.attention import RelativeLinearAttention, ToeplitzLinearAttention
-from lagformer.stems import GROUP, KERNEL, KernelStem, PatchStem
+from lagformer.stems import GROUP, KERNEL, ConvStem, KernelStem, PatchStem
 
 # How a block's attention knows of lags: a vector or a positive scalar for each.
 ATTENTIONS = {"relative": RelativeLinearAttention, "toeplitz": ToeplitzLinearAttention}
@@ -34,10 +34,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.1,
         "feature_map": "elu+1",
     },
-    # Ours, for any data set: about 25 tokens of competing filters (docs/research.md).
+    # Ours, for any data set: about 25 tokens of convolutions (docs/research.md).
     "base": {
-        "stem": "kernels",
-        "num_kernels": 32,
+        "stem": "convolutions",
+        "num_kernels": 64,
+        "num_layers": 2,
         "embed_dim": 64,
         "num_heads": 4,
         "head_dim": 16,
@@ -47,9 +48,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-STEMS = ("patch", "kernels")
+# What `base` changes where it matters at what time something happens (docs/research.md).
+PHASE_LOCKED: dict[str, Any] = {"stem": "kernels", "num_kernels": 32, "num_layers": 0}
+
+STEMS = ("patch", "kernels", "convolutions")
 TOKENS = 25  # patches of a series, about
-STEM_PLACES = 125  # places of a series that the filters of "kernels" look at, about
+STEM_PLACES = 125  # places of a series that the filters of a stem look at, about
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,9 @@ class LagformerConfig:
     """Sizes of a `Lagformer`; checked when built, equal after a JSON round trip.
 
     `max_lag=None` gives every lag of a series of `series_length` its own vector (T − 1 lags to
-    either side, T tokens). `num_kernels` (a multiple of 8, for each dilation), `num_dilations` and
-    `stem_stride` (a divisor of the patch) are read by the stem "kernels" alone.
+    either side, T tokens). The stems with filters read `num_kernels` (a multiple of 8: for each
+    dilation, and for the convolutions), `num_dilations` and `stem_stride` (a divisor of the patch);
+    that with convolutions also `num_layers`.
     Raises ValueError, in one line, for a size out of range.
     """
 
@@ -79,10 +84,14 @@ class LagformerConfig:
     num_kernels: int = GROUP
     num_dilations: int = 1
     stem_stride: int = 1
+    num_layers: int = 0
 
     def __post_init__(self) -> None:
         # The field types are strings here (postponed annotations).
-        least = {f.name: 1 for f in fields(self) if f.type == "int"} | {"num_blocks": 0}
+        least = {f.name: 1 for f in fields(self) if f.type == "int"} | {
+            "num_blocks": 0,
+            "num_layers": 0,
+        }
         if self.max_lag is not None:
             least["max_lag"] = 0
         for name, low in least.items():
@@ -107,12 +116,22 @@ class LagformerConfig:
 
     @classmethod
     def preset(
-        cls, name: str, *, series_length: int, in_channels: int = 1, num_classes: int = 2
+        cls,
+        name: str,
+        *,
+        series_length: int,
+        in_channels: int = 1,
+        num_classes: int = 2,
+        phase_locked: bool = False,
     ) -> LagformerConfig:
-        """Return the preset `name` fitted to a data set. ValueError for an unknown name."""
+        """Return the preset `name` fitted to a data set. ValueError for an unknown name.
+
+        With `phase_locked`, series start at moments that mean something, as outlines and gestures
+        do, unlike windows of a running signal: `base` then takes another stem.
+        """
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(PRESETS)}")
-        sizes = PRESETS[name]
+        sizes = PRESETS[name] | (PHASE_LOCKED if phase_locked and name == "base" else {})
         if "patch_length" not in sizes:
             sizes = _derived(series_length) | sizes
         return cls(series_length, in_channels, num_classes, **sizes)
@@ -151,8 +170,8 @@ class LagformerConfig:
 def _derived(series_length: int) -> dict[str, int]:
     """Return the sizes that a preset without a patch length takes from the length of the series.
 
-    About 25 patches, each seen at about 5 places by the filters, whose reach grows up to half of
-    the series.
+    About 25 patches, each seen at about 5 places by the filters; the reach of dilated ones grows up
+    to half of the series.
     """
     stride = max(round(series_length / STEM_PLACES), 1)
     patch_length = stride * max(round(series_length / (TOKENS * stride)), 1)
@@ -195,12 +214,10 @@ def _stem(config: LagformerConfig) -> nn.Module:
     sizes = config.in_channels, config.patch_length, config.embed_dim
     if config.stem == "patch":
         return PatchStem(*sizes)
-    return KernelStem(
-        *sizes,
-        num_kernels=config.num_kernels,
-        num_dilations=config.num_dilations,
-        stride=config.stem_stride,
-    )
+    places = {"num_kernels": config.num_kernels, "stride": config.stem_stride}
+    if config.stem == "kernels":
+        return KernelStem(*sizes, num_dilations=config.num_dilations, **places)
+    return ConvStem(*sizes, num_layers=config.num_layers, **places)
 
 
 class Lagformer(nn.Module):
@@ -225,7 +242,7 @@ class Lagformer(nn.Module):
         self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None = None
     ) -> None:
         """Fit the scale of an untrained stem to series like those of training."""
-        if isinstance(self.stem, KernelStem):
+        if isinstance(self.stem, KernelStem | ConvStem):
             self.stem.calibrate(x, key_mask)
 
     def encode(

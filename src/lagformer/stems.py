@@ -11,10 +11,11 @@ from math import log
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import conv1d
+from torch.nn.functional import conv1d, gelu
 
 KERNEL = 9  # taps of a filter
 GROUP = 8  # filters that compete for a place
+BANKS = 4  # lengths of the filters in a `ConvStem`, each twice the one before
 
 
 class PatchStem(nn.Module):
@@ -120,6 +121,91 @@ class KernelStem(nn.Module):
             scale = response.square().mean().sqrt()
             if scale > 0:
                 self.filters[i] /= scale
+
+
+class ConvStem(nn.Module):
+    """Filters of four lengths, then residual convolutions at every `stride`-th place.
+
+    The filters see the series and its first differences over 2, 4, 8 and 16 strides, as the
+    branches of an inception module do (Ismail Fawaz et al. 2020, section 3); the differences raise
+    the weaker, higher frequencies. Each layer adds what 9 neighbouring places say, and a token is
+    a linear map of the places of its patch and half a patch to either side. Everything is
+    continued periodically at the ends, so that a token cannot tell where it sits.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        patch_length: int,
+        embed_dim: int,
+        *,
+        num_kernels: int,
+        num_layers: int,
+        stride: int,
+    ) -> None:
+        super().__init__()
+        self.patch_length, self.stride = patch_length, stride
+        self.places = patch_length // stride  # of a patch
+        self.register_buffer("step_scale", torch.ones(in_channels, 1))
+        self.step_scale: Tensor
+        self.banks = nn.ModuleList(
+            nn.Conv1d(2 * in_channels, num_kernels // BANKS, 2**i * 2 * stride + 1, stride=stride)
+            for i in range(BANKS)
+        )
+        self.norm = nn.LayerNorm(num_kernels)
+        self.layer_norms = nn.ModuleList(nn.LayerNorm(num_kernels) for _ in range(num_layers))
+        self.layers = nn.ModuleList(
+            nn.Conv1d(num_kernels, num_kernels, KERNEL) for _ in range(num_layers)
+        )
+        self.proj = nn.Conv1d(num_kernels, embed_dim, 2 * self.places, stride=self.places)
+
+    def forward(
+        self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None
+    ) -> tuple[Float[Tensor, "B T D"], Bool[Tensor, "B T"] | None]:
+        """Return the tokens and which of them hold at least one real sample (None: all)."""
+        if key_mask is not None:
+            x = x.masked_fill(~key_mask[:, None], 0.0)
+        real = token_mask(key_mask, self.patch_length)
+        N = -(-x.shape[-1] // self.patch_length) * self.places
+        half = 2 ** (BANKS - 1) * self.stride + 1  # the longest filters reach so far
+        x = periodic(x, half, N * self.stride + half, key_mask)  # position t now lies at half + t
+        x = torch.cat([x[..., :-1], x.diff(dim=-1) * self.step_scale], dim=1)
+        last = half + (N - 1) * self.stride
+        found = []
+        for i, bank in enumerate(self.banks):
+            reach = 2**i * self.stride
+            found.append(bank(x[..., half - reach : last + reach + 1]))
+        h = gelu(over_channels(self.norm, torch.cat(found, dim=1)))  # (B, num_kernels, N)
+        places = None if real is None else real.repeat_interleave(self.places, dim=1)
+        side = KERNEL // 2
+        for norm, layer in zip(self.layer_norms, self.layers, strict=True):
+            h = h + gelu(layer(periodic(over_channels(norm, h), side, N + side, places)))
+        before = self.places // 2
+        h = periodic(h, before, N + self.places - before, places)
+        tokens: Tensor = self.proj(h).transpose(1, 2)
+        return tokens, real
+
+    @torch.no_grad()
+    def calibrate(
+        self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None = None
+    ) -> None:
+        """Scale the first differences of each channel to the deviation of its values in `x`."""
+        if key_mask is None:
+            key_mask = torch.ones_like(x[:, 0], dtype=torch.bool)
+        x = x.masked_fill(~key_mask[:, None], 0.0)
+        real = key_mask[:, None].to(x.dtype)
+        pairs = real[..., 1:] * real[..., :-1]
+        steps = (x.diff(dim=-1).square() * pairs).sum((0, 2)) / pairs.sum().clamp(min=1)
+        mean = (x * real).sum((0, 2)) / real.sum().clamp(min=1)
+        spread = ((x - mean[:, None]).square() * real).sum((0, 2)) / real.sum().clamp(min=1)
+        scale = (spread / steps).sqrt()
+        self.step_scale.copy_(torch.where(steps * spread > 0, scale, 1.0)[:, None])
+
+
+def over_channels(norm: nn.Module, x: Float[Tensor, "B C N"]) -> Float[Tensor, "B C N"]:
+    """Normalise each place over its channels."""
+    y: Tensor = norm(x.transpose(1, 2)).transpose(1, 2)
+    return y
 
 
 def in_patches(x: Tensor, patch_length: int) -> Tensor:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from lagformer.data.collection import Collection
 
+NOISY = 0.2  # part of the series that `coloured_noise` is added to
+
 
 def circular_shift(
     x: Float[Tensor, "B C L"],
@@ -60,7 +62,7 @@ def coloured_noise(
     level: float,
     mask: Bool[Tensor, "B L"] | None = None,
 ) -> Float[Tensor, "B C L"]:
-    """Add noise of a random colour to half of the series, as a worse recording would.
+    """Add noise of a random colour to a fifth of the series, as a worse recording would.
 
     The noise fills a band with a Gaussian profile, its centre uniform below a quarter of the
     Nyquist frequency, its width from 1 % to 26 % of it. Its standard deviation is uniform up to
@@ -88,8 +90,8 @@ def coloured_noise(
     profile = torch.exp(-0.5 * ((frequency - centre) / width).square()).to(x.dtype)
     noise = torch.fft.irfft(spectrum * profile, n=x.shape[-1])
     noise = noise / noise.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-12)
-    share = (2 * _uniform(len(x), generator, x.device)[:, :, None] - 1).clamp(min=0) * level
-    share = share.to(x.dtype)
+    chance = _uniform(len(x), generator, x.device)[:, :, None]
+    share = (1 - chance / NOISY).clamp(min=0).to(x.dtype) * level
     noisy = mean + (x - mean + share * deviation * noise) / (1 + share.square()).sqrt()
     return torch.where((real > 0) & (share > 0), noisy, x)
 

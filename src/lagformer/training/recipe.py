@@ -9,13 +9,15 @@ from typing import Any, Self
 RECIPES: dict[str, dict[str, Any]] = {
     "olympiad": {},
     "base": {  # docs/research.md
-        "epochs": 60,
+        "epochs": 15,
         "learning_rate": 2e-3,
-        "coloured_noise": 0.3,
-        "mixup": 0.2,
+        "coloured_noise": 0.5,
         "averaging": 0.998,
     },
 }
+
+# What `base` changes where it matters at what time something happens.
+PHASE_LOCKED: dict[str, Any] = {"epochs": 60, "shift": False, "coloured_noise": 0.0, "mixup": 0.2}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Recipe:
     AdamW with a one-cycle learning rate that peaks at `learning_rate`, cross-entropy with label
     smoothing, gradients clipped at norm `clip_norm`; each series is shifted circularly by a random
     amount and multiplied by a factor drawn from `amplitude` (None: left alone). Optional are:
-    noise of random colours, up to `coloured_noise` deviations, on half of the series, and mixup
+    noise of random colours, up to `coloured_noise` deviations, on a fifth of the series, and mixup
     (Zhang et al. 2018): the batch is blended with a permutation of itself, labels too, in a
     proportion from Beta(`mixup`, `mixup`). With `averaging` > 0 the model scored and kept is the
     moving average of the weights, which holds that share of itself at each step (less in the
@@ -48,14 +50,16 @@ class Recipe:
     patience: int | None = None
 
     @classmethod
-    def preset(cls, name: str, **changes: Any) -> Self:
+    def preset(cls, name: str, *, phase_locked: bool = False, **changes: Any) -> Self:
         """Return the recipe of the model preset `name`, with `changes`.
 
-        ValueError for an unknown name or values out of range.
+        `phase_locked` as in `LagformerConfig.preset`. ValueError for an unknown name or values
+        out of range.
         """
         if name not in RECIPES:
             raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(RECIPES)}")
-        return cls(**(RECIPES[name] | changes))
+        locked = PHASE_LOCKED if phase_locked and name == "base" else {}
+        return cls(**(RECIPES[name] | locked | changes))
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
