@@ -102,11 +102,31 @@ def test_derived_settings_are_written_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "epochs", "batch"), [(30, 500, 8), (300, 300, 30), (3601, 53, 64), (9000, 30, 64)]
+    ("n", "locked", "epochs", "batch"),
+    [
+        (30, True, 500, 8),
+        (300, True, 300, 30),
+        (3601, True, 53, 64),
+        (9000, True, 30, 64),
+        (30, False, 212, 8),
+        (3601, False, 15, 64),
+        (9000, False, 15, 64),
+    ],
 )
-def test_defaults_suit_few_series_and_many(n: int, epochs: int, batch: int) -> None:
-    recipe = LagformerClassifier()._recipe(n, locked=True)
+def test_defaults_suit_few_series_and_many(n: int, locked: bool, epochs: int, batch: int) -> None:
+    recipe = LagformerClassifier()._recipe(n, locked)
     assert (recipe.epochs, recipe.batch_size) == (epochs, batch)
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_the_stem_follows_the_phase_of_the_series(locked: bool) -> None:
+    y = np.arange(40) % 2
+    phase = 0 if locked else 2 * np.pi * (np.arange(40)[:, None] // 2) / 20
+    X = np.sin((0.3 + 0.2 * y[:, None]) * np.arange(64) + phase)
+    config = LagformerClassifier(max_epochs=1, random_state=0).fit(X, y).config_
+    assert config["stem"] == ("kernels" if locked else "convolutions")
+    assert config["shift"] is not locked
+    assert (config["mixup"] > 0) is locked
 
 
 @pytest.mark.parametrize("preset", ["olympiad", "base"])

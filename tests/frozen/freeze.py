@@ -26,7 +26,14 @@ PRESETS["tiny-filters"] = PRESETS["tiny"] | {
     "num_dilations": 2,
     "stem_stride": 2,
 }
-RECIPES["tiny"], RECIPES["tiny-filters"] = {}, RECIPES["base"]
+PRESETS["tiny-convolutions"] = PRESETS["tiny"] | {
+    "stem": "convolutions",
+    "num_kernels": 8,
+    "num_layers": 1,
+    "stem_stride": 2,
+}
+RECIPES["tiny"] = {}
+RECIPES["tiny-filters"] = RECIPES["tiny-convolutions"] = RECIPES["base"]
 
 
 def main() -> None:
@@ -40,6 +47,7 @@ def main() -> None:
         ("table", "tiny", X[:, 0], 10 * targets - 10, False),
         ("channels", "tiny", X, np.array(["idle", "näher", "Voll"])[targets], True),
         ("filters", "tiny-filters", X, targets, False),
+        ("convolutions", "tiny-convolutions", X, targets, False),
     ):
         if (home / name).exists():
             continue
