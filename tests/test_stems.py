@@ -145,6 +145,13 @@ def test_periodic_repeats_each_series_with_its_own_length() -> None:
     assert periodic(x, 1, 5, mask)[:, 0].tolist() == expected
 
 
+@given(length=st.integers(1, 9), before=st.integers(0, 20), after=st.integers(0, 20))
+def test_periodic_of_whole_series_is_the_index(length: int, before: int, after: int) -> None:
+    x = torch.arange(2.0 * length).reshape(1, 2, length)
+    expected = x[..., [t % length for t in range(-before, after)]]
+    assert torch.equal(periodic(x, before, after, None), expected)
+
+
 def test_calibrated_filters_answer_with_variance_one_and_to_shapes_alone() -> None:
     stem = kernel_stem()
     x = 0.01 * torch.randn(50, 2, 30, dtype=torch.float64).cumsum(-1)
