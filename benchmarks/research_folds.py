@@ -30,6 +30,7 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lagformer.attention import LinearAttention, ToeplitzLinearAttention
 from lagformer.data import load_ucr
 from lagformer.data.augment import dither
 from lagformer.peers import fit_peer
@@ -65,6 +66,8 @@ class Trial:
     stdz: int = 0
     """1: hydra's descriptions are standardised by their means over training series."""
     blocks: int = 2
+    attention: str = "relative"
+    """Or toeplitz (a weight for each lag), or linear (no positions at all)."""
     drop: float = 0.2
     stemdrop: float = 0.0
     head: str = "ln"
@@ -201,7 +204,13 @@ class Network(nn.Module):
         sizes = replace(Sizes(), patch=t.patch, drop=t.drop)
         D = sizes.dim
         self.stems = nn.ModuleList(KINDS[kind](t, D) for kind in t.stem.split("+"))
-        self.blocks = nn.ModuleList(Block(sizes, -(-length // t.patch)) for _ in range(t.blocks))
+        T = -(-length // t.patch)
+        self.blocks = nn.ModuleList(Block(sizes, T) for _ in range(t.blocks))
+        for block in self.blocks:
+            if t.attention == "toeplitz":
+                block.attention = ToeplitzLinearAttention(D, 4, 16, max_lag=T - 1)
+            elif t.attention == "linear":
+                block.attention = LinearAttention(D, 4, 16)
         self.norm: nn.Module = nn.BatchNorm1d(D) if t.head == "bn" else nn.LayerNorm(D)
         self.head = nn.Linear(D, 2)
 
