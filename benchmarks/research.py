@@ -17,6 +17,7 @@ import csv
 import json
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -251,28 +252,34 @@ def split(data: str, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x[fit], y[fit], x[held_out], y[held_out]
 
 
-def run(t: Trial, seed: int) -> dict[str, Any]:
-    """Train and score one model."""
-    X, Y, V, W = split(t.data, seed)
-    torch.manual_seed(1000 + seed)
-    generator = torch.Generator().manual_seed(seed)
-    model = Network(t, X.shape[-1])
+def fit(
+    model: nn.Module,
+    X: Tensor,
+    Y: Tensor,
+    t: Any,
+    augment: Callable[[Tensor, Any, torch.Generator], Tensor],
+    generator: torch.Generator,
+    label_smoothing: float = 0.05,
+) -> nn.Module:
+    """Train the model and return it with averaged weights; `t` has epochs, lr, wd, mixup, ema."""
     averaged = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=t.lr, weight_decay=t.wd, fused=True)
     steps = math.ceil(len(Y) / 64) * t.epochs
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=t.lr, total_steps=steps)
-    began, step = time.process_time(), 0
+    step = 0
     for _ in range(t.epochs):
         model.train()
         for index in torch.randperm(len(Y), generator=generator).split(64):
-            x, target = augmented(X[index], t, generator), F.one_hot(Y[index], 2).float()
+            if len(index) < 8:  # too few for batch norm
+                schedule.step()
+                continue
+            x, target = augment(X[index], t, generator), F.one_hot(Y[index], 2).float()
             if t.mixup:
                 share = float(np.random.default_rng(step).beta(t.mixup, t.mixup))
                 other = torch.randperm(len(index), generator=generator)
                 x = share * x + (1 - share) * x[other]
                 target = share * target + (1 - share) * target[other]
-            loss = F.cross_entropy(model(x), target, label_smoothing=0.05)
-            loss.backward()
+            F.cross_entropy(model(x), target, label_smoothing=label_smoothing).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -288,66 +295,102 @@ def run(t: Trial, seed: int) -> dict[str, Any]:
                         a.lerp_(b, 1 - kept)
                     else:
                         a.copy_(b)
+    return averaged
+
+
+def scored(model: nn.Module, V: Tensor, W: Tensor) -> tuple[dict[str, float], Tensor]:
+    """Return the scores, plain and with noise added, and the probabilities without."""
     noise = torch.Generator().manual_seed(9)
     views = {
         "macro_f1": V,
         "white_noise": standardised(V + 0.5 * torch.randn(V.shape, generator=noise)),
         "coloured_noise": standardised(V + 0.7 * coloured_noise(V.shape, noise)),
     }
-    found = {name: probabilities(averaged, x) for name, x in views.items()}
-    found["rotated"] = rotated(averaged, V)
-    scores = {name: f1_score(W, p.argmax(1), average="macro") for name, p in found.items()}
+    found = {name: probabilities(model, x) for name, x in views.items()}
+    scores = {name: macro_f1(p, W) for name, p in found.items()}
+    plain = found["macro_f1"]
+    return scores | {"nll": float(F.nll_loss(plain.log(), W))}, plain
+
+
+def macro_f1(probability: Tensor, targets: Tensor) -> float:
+    return float(f1_score(targets, probability.argmax(dim=1), average="macro"))
+
+
+def run(t: Trial, seed: int) -> dict[str, Any]:
+    """Train and score one model."""
+    X, Y, V, W = split(t.data, seed)
+    torch.manual_seed(1000 + seed)
+    model = Network(t, X.shape[-1])
+    began = time.process_time()
+    model = fit(model, X, Y, t, augmented, torch.Generator().manual_seed(seed))
+    scores, plain = scored(model, V, W)
     return {
-        **{name: round(float(value), 4) for name, value in scores.items()},
-        "nll": round(float(F.nll_loss(found["macro_f1"].log(), W)), 4),
-        "errors": np.flatnonzero((found["macro_f1"].argmax(1) != W).numpy()).tolist(),
-        "cpu_seconds": round(time.process_time() - began),
+        **scores,
+        "rotated": macro_f1(rotated(model, V), W),
+        "errors": np.flatnonzero((plain.argmax(1) != W).numpy()).tolist(),
+        "cpu_seconds": time.process_time() - began,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
 
 
-def table(folder: Path, out: Path) -> None:
+def table(folder: Path, out: Path, columns: Sequence[str]) -> None:
     """Write all finished trials as one CSV."""
     rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
-    columns = ["name", "split", "macro_f1", "rotated", "nll", "white_noise", "coloured_noise"]
-    columns += ["cpu_seconds", "parameters", "settings"]
     with out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def command_line(
+    doc: str | None,
+    defaults: Any,
+    run: Callable[[Any, int], dict[str, Any]],
+    part: str,
+    scores: Sequence[str],
+    results: Path,
+) -> None:
+    """Read NAME, the parts to hold out and KEY=VALUE; run what is not there, or write the table."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", nargs="?")
-    parser.add_argument("split", nargs="?", type=int)
-    parser.add_argument("settings", nargs="*")
-    parser.add_argument("--folder", type=Path, default=Path("runs/research"))
+    parser.add_argument("parts", nargs="?", default="", metavar=f"{part}[,{part} …]")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--folder", type=Path, default=Path("runs") / results.stem)
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=results)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.table:
-        table(arguments.folder, arguments.out)
+        columns = ["name", part, *scores, "cpu_seconds", "parameters", "settings"]
+        table(arguments.folder, arguments.out, columns)
         return
-    types = {f.name: {"str": str, "int": int, "float": float}[str(f.type)] for f in fields(Trial)}
-    pairs = (text.split("=", 1) for text in arguments.settings)
-    trial = replace(Trial(), **{key: types[key](value) for key, value in pairs})
-    path = arguments.folder / f"{arguments.name}-{arguments.split}.json"
-    if path.exists():
-        return
-    result = run(trial, arguments.split)
-    changed = [f"{k}={v}" for k, v in asdict(trial).items() if v != getattr(Trial(), k)]
-    row = {
-        "name": arguments.name,
-        "split": arguments.split,
-        **result,
-        "settings": " ".join(changed),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(row), "utf-8")
-    print({key: value for key, value in row.items() if key not in ("errors", "settings")})
+    types = {f.name: type(getattr(defaults, f.name)) for f in fields(defaults)}
+    changes: dict[str, Any] = {}
+    for text in arguments.settings:
+        key, _, value = text.partition("=")
+        if key not in types:
+            parser.error(f"unknown setting {key!r}; known: {', '.join(types)}")
+        changes[key] = types[key](value)
+    trial = replace(defaults, **changes)
+    changed = [f"{k}={v}" for k, v in asdict(trial).items() if v != getattr(defaults, k)]
+    if not arguments.parts:
+        parser.error(f"give a name and the {part}s to hold out, or --table")
+    for number in map(int, arguments.parts.split(",")):
+        path = arguments.folder / f"{arguments.name}-{number}.json"
+        if path.exists():
+            continue
+        found = {
+            k: round(v, 4) if isinstance(v, float) else v for k, v in run(trial, number).items()
+        }
+        row = {"name": arguments.name, part: number, **found, "settings": " ".join(changed)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(row), "utf-8")
+        shown = {key: value for key, value in row.items() if key not in ("errors", "settings")}
+        print(shown, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    scores = ("macro_f1", "rotated", "nll", "white_noise", "coloured_noise")
+    command_line(__doc__, Trial(), run, "split", scores, RESULTS)

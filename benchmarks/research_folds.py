@@ -4,7 +4,7 @@ The test sets are never opened: FordA (dithered) or FordB's training set is cut 
 stratified, seed 0; a trial trains on four and is scored on the fifth. docs/research.md says what
 was found.
 
-python benchmarks/research_folds.py NAME FOLDS [KEY=VALUE ...] [--folder runs/folds]
+python benchmarks/research_folds.py NAME FOLDS [KEY=VALUE ...] [--folder runs/research_folds]
 python benchmarks/research_folds.py --table [--out CSV]
 
 FOLDS is 0,1,2,3,4 or a part of it; keys are the fields of `Trial`. A fold that is finished is not
@@ -13,13 +13,9 @@ run again. `peer=hydra` and `peer=minirocket` score aeon's classifiers.
 
 from __future__ import annotations
 
-import argparse
-import copy
-import csv
-import json
 import math
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +30,7 @@ from lagformer.attention import LinearAttention, ToeplitzLinearAttention
 from lagformer.data import load_ucr
 from lagformer.data.augment import dither
 from lagformer.peers import fit_peer
-from research import Block, CircularConv, coloured_noise, standardised
+from research import Block, CircularConv, coloured_noise, command_line, fit, scored
 from research import Trial as Sizes
 
 RESULTS = Path(__file__).parent / "results" / "research_folds.csv"
@@ -246,12 +242,6 @@ def augmented(x: Tensor, t: Trial, generator: torch.Generator) -> Tensor:
     return x
 
 
-@torch.no_grad()
-def probabilities(model: nn.Module, x: Tensor) -> Tensor:
-    model.eval()
-    return torch.cat([model(part) for part in x.split(256)]).softmax(dim=1)
-
-
 def load(data: str) -> tuple[Tensor, Tensor, list[Any]]:
     train, _ = load_ucr("FordB" if data == "fordb" else "FordA")
     assert train.labels is not None
@@ -265,109 +255,31 @@ def load(data: str) -> tuple[Tensor, Tensor, list[Any]]:
 
 def train(t: Trial, X: Tensor, Y: Tensor, seed: int) -> nn.Module:
     torch.manual_seed(1000 + seed)
-    generator = torch.Generator().manual_seed(seed)
     model = Network(t, X.shape[-1])
     with torch.no_grad():
         for stem in model.stems:
             stem.calibrate(X[::6])
-    averaged = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=t.lr, weight_decay=t.wd, fused=True)
-    steps = math.ceil(len(Y) / 64) * t.epochs
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=t.lr, total_steps=steps)
-    step = 0
-    for _ in range(t.epochs):
-        model.train()
-        for index in torch.randperm(len(Y), generator=generator).split(64):
-            if len(index) < 8:  # too few for batch norm
-                schedule.step()
-                continue
-            x, target = augmented(X[index], t, generator), F.one_hot(Y[index], 2).float()
-            if t.mixup:
-                share = float(np.random.default_rng(step).beta(t.mixup, t.mixup))
-                other = torch.randperm(len(index), generator=generator)
-                x = share * x + (1 - share) * x[other]
-                target = share * target + (1 - share) * target[other]
-            F.cross_entropy(model(x), target, label_smoothing=t.ls).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-            step += 1
-            kept = min(t.ema, (1 + step) / (10 + step))
-            with torch.no_grad():
-                states = zip(
-                    averaged.state_dict().values(), model.state_dict().values(), strict=True
-                )
-                for a, b in states:
-                    a.lerp_(b, 1 - kept) if a.dtype.is_floating_point else a.copy_(b)
-    return averaged
+    return fit(model, X, Y, t, augmented, torch.Generator().manual_seed(seed), t.ls)
 
 
 def run(t: Trial, fold: int) -> dict[str, Any]:
     """Train on four folds and score the fifth, plain and with noise added."""
     X, Y, folds = load(t.data)
-    fit, held_out = folds[fold]
+    fit_on, held_out = folds[fold]
     began, V, W = time.process_time(), X[held_out], Y[held_out]
     if t.peer:
-        peer = fit_peer(t.peer, 0, Y[fit].numpy(), X[fit].numpy(), V.numpy())
+        peer = fit_peer(t.peer, 0, Y[fit_on].numpy(), X[fit_on].numpy(), V.numpy())
         score = f1_score(W, peer.predicted, average="macro")
         return {"macro_f1": score, "cpu_seconds": time.process_time() - began}
-    model = train(t, X[fit], Y[fit], fold)
+    model = train(t, X[fit_on], Y[fit_on], fold)
     seconds = time.process_time() - began
-    noise = torch.Generator().manual_seed(9)
-    views = {
-        "macro_f1": V,
-        "white_noise": standardised(V + 0.5 * torch.randn(V.shape, generator=noise)),
-        "coloured_noise": standardised(V + 0.7 * coloured_noise(V.shape, noise)),
-    }
-    found = {name: probabilities(model, x) for name, x in views.items()}
-    scores = {name: f1_score(W, p.argmax(dim=1), average="macro") for name, p in found.items()}
     return {
-        **scores,
-        "nll": float(F.nll_loss(found["macro_f1"].log(), W)),
+        **scored(model, V, W)[0],
         "cpu_seconds": seconds,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
 
 
-def table(folder: Path, out: Path) -> None:
-    """Write all finished folds as one CSV."""
-    rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
-    columns = ["name", "fold", "macro_f1", "nll", "white_noise", "coloured_noise"]
-    columns += ["cpu_seconds", "parameters", "settings"]
-    with out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", nargs="?")
-    parser.add_argument("folds", nargs="?")
-    parser.add_argument("settings", nargs="*")
-    parser.add_argument("--folder", type=Path, default=Path("runs/folds"))
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.table:
-        table(arguments.folder, arguments.out)
-        return
-    types = {f.name: {"str": str, "int": int, "float": float}[str(f.type)] for f in fields(Trial)}
-    pairs = (text.split("=", 1) for text in arguments.settings)
-    trial = replace(Trial(), **{key: types[key](value) for key, value in pairs})
-    changed = [f"{k}={v}" for k, v in asdict(trial).items() if v != getattr(Trial(), k)]
-    for fold in map(int, arguments.folds.split(",")):
-        path = arguments.folder / f"{arguments.name}-{fold}.json"
-        if path.exists():
-            continue
-        row = {"name": arguments.name, "fold": fold, "settings": " ".join(changed)}
-        row |= {k: round(float(v), 4) for k, v in run(trial, fold).items()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(row), "utf-8")
-        print({key: value for key, value in row.items() if key != "settings"}, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    scores = ("macro_f1", "nll", "white_noise", "coloured_noise")
+    command_line(__doc__, Trial(), run, "fold", scores, RESULTS)

@@ -103,7 +103,7 @@ def critical_differences(group: dict[str, Accuracies], sets: list[str]) -> Figur
 
     plt.switch_backend("agg")
     table = np.array([[group[name][s] for name in group] for s in sets])
-    room = 0.5 + 0.14 * max(map(len, group))  # inches beside the axis, for names of 16 points
+    room = 0.5 + 0.16 * max(map(len, group))  # inches beside the axis, for names of 16 points
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy's, about equal accuracies
         figure, _ = plot_critical_difference(

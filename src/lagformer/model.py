@@ -61,9 +61,9 @@ class LagformerConfig:
     """Sizes of a `Lagformer`; checked when built, equal after a JSON round trip.
 
     `max_lag=None` gives every lag of a series of `series_length` its own vector (T − 1 lags to
-    either side, T tokens). The stems with filters read `num_kernels` (a multiple of 8: for each
-    dilation, and for the convolutions), `num_dilations` and `stem_stride` (a divisor of the patch);
-    that with convolutions also `num_layers`.
+    either side, T tokens). Both stems with filters read `num_kernels` (a multiple of 8; "kernels":
+    for each dilation) and `stem_stride` (a divisor of the patch), "kernels" alone `num_dilations`
+    and "convolutions" alone `num_layers`.
     Raises ValueError, in one line, for a size out of range.
     """
 
