@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lagformer import Lagformer, LagformerConfig
 from lagformer.model import PRESETS
+from lagformer.training.recipe import Recipe
 
 SMALL = LagformerConfig(
     series_length=24,
@@ -240,3 +241,22 @@ def test_a_scalar_for_each_lag_instead_of_a_vector() -> None:
     assert all(block.attention.log_weights.grad.abs().sum() > 0 for block in model.blocks)
     with pytest.raises(ValueError, match="unknown attention 'absolute'; known: relative, toeplitz"):
         dataclasses.replace(config, attention="absolute")
+
+
+def test_the_published_recipe_does_not_ask_for_the_phase() -> None:
+    for preset, sizes in ((LagformerConfig.preset, {"series_length": 500}), (Recipe.preset, {})):
+        assert preset("olympiad", phase_locked=True, **sizes) == preset("olympiad", **sizes)
+        assert preset("base", phase_locked=True, **sizes) != preset("base", **sizes)
+
+
+@pytest.mark.parametrize("stem", ["kernels", "convolutions"])
+def test_calibrating_a_model_reaches_its_stem(stem: str) -> None:
+    model = Lagformer(
+        LagformerConfig.preset("base", series_length=40, phase_locked=stem == "kernels")
+    )
+    assert model.config.stem == stem
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    model.calibrate(torch.randn(9, 1, 40).cumsum(-1))
+    after = model.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"stem.filters" if stem == "kernels" else "stem.step_scale"}

@@ -48,8 +48,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# What `base` changes where it matters at what time something happens (docs/research.md).
-PHASE_LOCKED: dict[str, Any] = {"stem": "kernels", "num_kernels": 32, "num_layers": 0}
+# What a preset changes where it matters at what time something happens (docs/research.md).
+PHASE_LOCKED: dict[str, dict[str, Any]] = {
+    "base": {"stem": "kernels", "num_kernels": 32, "num_layers": 0}
+}
 
 STEMS = ("patch", "kernels", "convolutions")
 TOKENS = 25  # patches of a series, about
@@ -131,7 +133,7 @@ class LagformerConfig:
         """
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(PRESETS)}")
-        sizes = PRESETS[name] | (PHASE_LOCKED if phase_locked and name == "base" else {})
+        sizes = PRESETS[name] | (PHASE_LOCKED.get(name, {}) if phase_locked else {})
         if "patch_length" not in sizes:
             sizes = _derived(series_length) | sizes
         return cls(series_length, in_channels, num_classes, **sizes)

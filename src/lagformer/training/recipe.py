@@ -16,8 +16,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 
-# What `base` changes where it matters at what time something happens.
-PHASE_LOCKED: dict[str, Any] = {"epochs": 60, "shift": False, "coloured_noise": 0.0, "mixup": 0.2}
+# What that changes where it matters at what time something happens.
+PHASE_LOCKED: dict[str, dict[str, Any]] = {
+    "base": {"epochs": 60, "shift": False, "coloured_noise": 0.0, "mixup": 0.2}
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Recipe:
         """
         if name not in RECIPES:
             raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(RECIPES)}")
-        locked = PHASE_LOCKED if phase_locked and name == "base" else {}
+        locked = PHASE_LOCKED.get(name, {}) if phase_locked else {}
         return cls(**(RECIPES[name] | locked | changes))
 
     def __post_init__(self) -> None:
