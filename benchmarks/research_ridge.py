@@ -62,17 +62,23 @@ def features(x: Tensor, s: dict[str, int]) -> Tensor:
                 lost = torch.zeros_like(h).scatter_(2, worst.indices, 1.0).sum(dim=-1)
                 rows.append(torch.cat([won] * s["wins"] + [lost] * s["losses"], dim=1).flatten(1))
             found.append(torch.cat(rows))
-    return torch.cat(found, dim=1).clamp(min=0).sqrt()
+    together = torch.cat(found, dim=1)
+    return together.sign() * together.abs().sqrt()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", nargs="*", default=[""])
+    texts = parser.parse_args().settings
+    settings: list[dict[str, Any]] = [
+        dict(pair.partition("=")[::2] for pair in text.split(",") if pair) for text in texts
+    ]
+    if unknown := {key for pairs in settings for key in pairs} - DEFAULTS.keys():
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(DEFAULTS)}")
     torch.set_num_threads(1)
     X, Y, folds = load("dithered")
     y = Y.numpy()
-    for text in parser.parse_args().settings:
-        pairs: dict[str, Any] = dict(pair.split("=") for pair in text.split(",") if pair)
+    for text, pairs in zip(texts, settings, strict=True):
         Z = features(X, DEFAULTS | {key: int(value) for key, value in pairs.items()}).numpy()
         scores = []
         for fit, held_out in folds:
