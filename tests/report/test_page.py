@@ -29,7 +29,8 @@ RNG = np.random.default_rng(0)
 def tones(n: int, length: int = 40) -> tuple[np.ndarray, np.ndarray]:
     y = np.arange(n) % 3
     speed = 0.3 + 0.5 * y[:, None]
-    return np.sin(speed * np.arange(length) + 6 * RNG.random((n, 1))), np.array(["c", "a", "b"])[y]
+    phase = 6 * np.random.default_rng(n).random((n, 1))
+    return np.sin(speed * np.arange(length) + phase), np.array(["c", "a", "b"])[y]
 
 
 def write_tsv(path: Path, X: np.ndarray, y: np.ndarray) -> None:
@@ -205,7 +206,8 @@ def test_one_series_of_one_class(home: Path) -> None:
 def test_patience_is_told(tmp_path: Path) -> None:
     X, y = tones(40)
     model = LagformerClassifier("olympiad", max_epochs=30, patience=1, random_state=0)
-    model.fit(X[:30], y[:30]).save(tmp_path / "m")
+    wrong = X[:9], np.roll(y[:9], 1)  # the better the model learns, the worse it scores here
+    model.fit(X[:30], y[:30], validation_data=wrong).save(tmp_path / "m")
     assert "stopped" in model.history_[-1]
     found = report(open_model(tmp_path / "m", Collection.from_arrays(X[30:], y[30:])))
     assert f"ended by patience: {model.history_[-1]['stopped']}" in found.html.replace("&#39;", "'")
