@@ -28,8 +28,9 @@ RNG = np.random.default_rng(0)
 
 def series(n: int, length: int = 30) -> list[tuple[int, np.ndarray]]:
     """Class 1 or 2, and a slow or a fast sine."""
+    rng = np.random.default_rng(n)
     return [
-        (1 + i % 2, np.sin((0.5 + i % 2) * np.arange(length) + 6 * RNG.random())) for i in range(n)
+        (1 + i % 2, np.sin((0.5 + i % 2) * np.arange(length) + 6 * rng.random())) for i in range(n)
     ]
 
 

@@ -13,13 +13,12 @@ from lagformer.report import subject
 from .conftest import Call
 from .conftest import refused as is_refused
 
-RNG = np.random.default_rng(0)
-
 
 def write_tsv(path: Path, n: int) -> None:
+    rng = np.random.default_rng(n)
     lines = []
     for i in range(n):
-        x = np.sin((0.5 + i % 2) * np.arange(30) + 6 * RNG.random())
+        x = np.sin((0.5 + i % 2) * np.arange(30) + 6 * rng.random())
         lines.append("\t".join(map(repr, [1 + i % 2, *x.tolist()])))
     path.write_text("\n".join(lines) + "\n")
 

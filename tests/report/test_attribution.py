@@ -20,8 +20,6 @@ from lagformer.report.attribution import (
     log_odds,
 )
 
-RNG = np.random.default_rng(0)
-
 
 class Listener:
     """Stands for a model: its log odds are the sum of squares in steps 40 to 49, nothing else."""
@@ -41,7 +39,7 @@ class Deaf:
 
 def collection(n: int = 40, length: int = 200) -> Collection:
     """Noise, loud where `Listener` listens in even series, nearly silent there in odd ones."""
-    values = RNG.standard_normal((n, 1, length))
+    values = np.random.default_rng(n).standard_normal((n, 1, length))
     values[::2, :, 40:50] = 2.0
     values[1::2, :, 40:50] *= 0.01
     return Collection.from_arrays(values)
