@@ -309,7 +309,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Hold out the validation fraction; None where nothing is held out."""
         fraction = self.validation_fraction
         if fraction is None:
-            fraction = 0.1 if len(examples) >= 300 or self.patience is not None else 0.0
+            fraction = 0.1 if len(examples) >= 1000 or self.patience is not None else 0.0
         if not 0 <= fraction < 1:
             raise ValueError(f"validation_fraction must lie in [0, 1), got {fraction!r}")
         kept, held_out = hold_out(examples.targets, fraction, np.random.default_rng(seed))

@@ -287,7 +287,7 @@ def train_model(
     probabilities = logits.double().softmax(dim=1)
     outcome = Outcome(
         predicted=probabilities.argmax(dim=1).tolist(),
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=model.num_parameters,
         fit_seconds=sum(record["seconds"] for record in history),
         predict_seconds=time.perf_counter() - began,
         probabilities=probabilities.tolist(),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lagformer.attention import RelativeLinearAttention, ToeplitzLinearAttention
 from lagformer.stems import GROUP, KERNEL, ConvStem, KernelStem, PatchStem
+from lagformer.wide import WideReadout
 
 # How a block's attention knows of lags: a vector or a positive scalar for each.
 ATTENTIONS = {"relative": RelativeLinearAttention, "toeplitz": ToeplitzLinearAttention}
@@ -45,12 +46,20 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_blocks": 2,
         "mlp_dim": 128,
         "dropout": 0.2,
+        "wide_groups": 32,
+        "wide_share": 0.5,
     },
 }
 
 # What a preset changes where it matters at what time something happens (docs/research.md).
 PHASE_LOCKED: dict[str, dict[str, Any]] = {
-    "base": {"stem": "kernels", "num_kernels": 32, "num_layers": 0}
+    "base": {
+        "stem": "kernels",
+        "num_kernels": 32,
+        "num_layers": 0,
+        "wide_share": 0.8,
+        "wide_circular": False,
+    }
 }
 
 STEMS = ("patch", "kernels", "convolutions")
@@ -65,7 +74,8 @@ class LagformerConfig:
     `max_lag=None` gives every lag of a series of `series_length` its own vector (T − 1 lags to
     either side, T tokens). Both stems with filters read `num_kernels` (a multiple of 8; "kernels":
     for each dilation) and `stem_stride` (a divisor of the patch), "kernels" alone `num_dilations`
-    and "convolutions" alone `num_layers`.
+    and "convolutions" alone `num_layers`. With `wide_groups` > 0 there is a `WideReadout` with as
+    many groups; its answer has the share `wide_share` in the logits.
     Raises ValueError, in one line, for a size out of range.
     """
 
@@ -87,12 +97,16 @@ class LagformerConfig:
     num_dilations: int = 1
     stem_stride: int = 1
     num_layers: int = 0
+    wide_groups: int = 0
+    wide_share: float = 0.5
+    wide_circular: bool = True
 
     def __post_init__(self) -> None:
         # The field types are strings here (postponed annotations).
         least = {f.name: 1 for f in fields(self) if f.type == "int"} | {
             "num_blocks": 0,
             "num_layers": 0,
+            "wide_groups": 0,
         }
         if self.max_lag is not None:
             least["max_lag"] = 0
@@ -102,6 +116,10 @@ class LagformerConfig:
                 raise ValueError(f"{name} must be an integer ≥ {low}, got {value!r}")
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout!r}")
+        if not isinstance(self.wide_share, int | float) or not 0 <= self.wide_share <= 1:
+            raise ValueError(f"wide_share must lie in [0, 1], got {self.wide_share!r}")
+        if not isinstance(self.wide_circular, bool):
+            raise ValueError(f"wide_circular must be true or false, got {self.wide_circular!r}")
         if not isinstance(self.feature_map, str):
             raise ValueError(f"feature_map must be a name, got {self.feature_map!r}")
         if self.attention not in ATTENTIONS:
@@ -229,6 +247,8 @@ class Lagformer(nn.Module):
     real sample; returns logits (B, num_classes). L may differ from `config.series_length`: lags
     beyond the table use its last vector. A length that is no multiple of the patch is padded at
     the end with zeros, nothing is cut off. A series without any real sample pools to zeros.
+    While training the logits are the transformer's alone; in evaluation a model with a wide readout
+    blends it in (`LagformerConfig.wide_share`).
     Raises ValueError for a wrong shape.
     """
 
@@ -239,6 +259,21 @@ class Lagformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
         self.norm = nn.LayerNorm(config.embed_dim)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
+        self.wide = None
+        if config.wide_groups:
+            self.wide = WideReadout(
+                config.in_channels,
+                config.series_length,
+                config.num_classes,
+                groups=config.wide_groups,
+                circular=config.wide_circular,
+            )
+
+    @property
+    def num_parameters(self) -> int:
+        """Count the weights that were fitted to data: the trained ones and the wide readout's."""
+        readout = () if self.wide is None else (self.wide.weight, self.wide.offset)
+        return sum(p.numel() for p in (*self.parameters(), *readout))
 
     def calibrate(
         self, x: Float[Tensor, "B C L"], key_mask: Bool[Tensor, "B L"] | None = None
@@ -271,7 +306,12 @@ class Lagformer(nn.Module):
         """Return the logits of each series."""
         tokens, token_mask = self.encode(x, key_mask)
         logits: Tensor = self.head(self.norm(masked_mean(tokens, token_mask)))
-        return logits
+        if self.wide is None or self.training:
+            return logits
+        # The geometric mean of two answers, each found without the other.
+        share = self.config.wide_share
+        wide: Tensor = self.wide(x.to(logits.dtype), key_mask)
+        return (1 - share) * logits.log_softmax(dim=1) + share * wide.log_softmax(dim=1)
 
 
 def masked_mean(

@@ -90,7 +90,7 @@ def train(
         "data": series.source,
         "series": len(series),
         "classes": model.classes_.tolist(),
-        "parameters": sum(p.numel() for p in model.model_.parameters()),
+        "parameters": model.model_.num_parameters,
         "epochs": len(model.history_),
         "seconds": sum(record["seconds"] for record in model.history_),
         "validation_macro_f1": max(

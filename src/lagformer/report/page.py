@@ -176,7 +176,7 @@ def _evidence(subject: Subject, found: Assessment) -> dict[str, Any]:
         "channels": f"the first {CHANNELS} of {channels} channels" if channels > CHANNELS else "",
         "kernels": [{"of": k, "plot": kernel_plot(k, limits)} for k in found.kernels],
         "clear": sum(k.period is not None and k.period.clear for k in found.kernels),
-        "parameters": sum(p.numel() for p in model.model_.parameters()),
+        "parameters": model.model_.num_parameters,
     }
 
 
