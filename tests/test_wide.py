@@ -34,6 +34,7 @@ def _seed() -> None:
 def readout(length: int = 40, channels: int = 1, *, circular: bool = True) -> WideReadout:
     made = WideReadout(channels, length, 3, groups=2, circular=circular).double()
     torch.nn.init.normal_(made.bias)
+    made.filters *= 10  # some near ties, but not everywhere
     return made
 
 
@@ -72,13 +73,15 @@ def by_loops(
             if not circular and first + 8 * dilation + differences >= length:
                 continue
             places += 1
-            above += said > biases[row]
+            above += (1 + np.clip(said - biases[row], -1, 1)) / 2
             for group in range(kinds // 8):
                 rivals = [k for k in range(kinds) if k % (kinds // 8) == group]
-                won[max(rivals, key=said.__getitem__)] += max(said[rivals])
-                lost[min(rivals, key=said.__getitem__)] += 1
+                for k in rivals:
+                    won[k] += max(said[rivals]) * max(0, 1 - (max(said[rivals]) - said[k]))
+                    lost[k] += max(0, 1 - (said[k] - min(said[rivals])))
         places = max(places, 1)
-        out += [np.sqrt(np.maximum(won, 0) / places), np.sqrt(lost / places), above / places]
+        won, lost = np.maximum(won, 0) / places / 32, lost / places
+        out += [np.sqrt(won + 1e-5), np.sqrt(lost + 1e-5), above / places]
     return np.concatenate(out)
 
 

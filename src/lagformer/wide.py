@@ -12,13 +12,15 @@ from math import log2
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot, pad
 
 from lagformer.stems import GROUP, KERNEL, periodic
 
 MAX_DILATIONS = 8
 CHUNK = 4  # series at a time: what they need fits the cache of a core
-BIAS_SERIES = 16  # whose responses the biases are drawn from
+CALIBRATION_SERIES = 16  # tell the scale of the responses and the biases
+DEVIATION = 32.0  # of the responses; a near tie is one of less than 1
+LEAST_PLACES = 32
 MOST_SERIES = 10_000  # a readout is solved on so many at most
 PENALTIES = [10 ** (step / 2) for step in range(-2, 13)]
 SHARPNESS = [10 ** (step / 20) for step in range(-20, 41)]
@@ -89,14 +91,14 @@ class WideReadout(nn.Module):
             def mean(z: Tensor, share: Tensor = share) -> Float[Tensor, "B K"]:
                 return (share @ z.flatten(2))[:, 0]
 
-            # Signs are quick where comparisons are slow: 0 at the best, -1 elsewhere.
+            # A rival closer than 1 shares in the win: what rounding decides must not count.
             rivals = response.unflatten(2, (GROUP, -1))  # (B, N, 8, groups)
             best, worst = rivals.amax(2, keepdim=True), rivals.amin(2, keepdim=True)
-            won = mean((rivals - best).sign_().add_(1).mul_(best))
-            lost = mean((worst - rivals).sign_().add_(1))
-            above = mean((response - bias).sign_().add_(1)) / 2
+            won = mean((rivals - best).clamp_(min=-1).add_(1).mul_(best))
+            lost = mean((worst - rivals).clamp_(min=-1).add_(1))
+            above = mean((response - bias).clamp_(-1, 1).add_(1)) / 2
             # Roots of means: the deviations of large and small ones become alike.
-            found += [_root(won), _root(lost), above]
+            found += [_root(won / DEVIATION), _root(lost), above]
         return torch.cat(found, dim=1)
 
     def responses(
@@ -105,19 +107,21 @@ class WideReadout(nn.Module):
         """Return what the i-th filters say at each place, and the place's share in the mean."""
         dilation, differences = self.dilations[i // 2], i % 2
         reach = (KERNEL - 1) * dilation
-        B, _, L = x.shape
+        L = x.shape[-1]
         real = torch.ones_like(x[:, 0], dtype=torch.bool) if key_mask is None else key_mask
+        # Some places too many, with no share in the mean: products of very few rows round
+        # otherwise than those of many, and a padded series would not equal the bare one.
         if self.circular:
-            x = periodic(x, reach // 2, L + reach // 2 + 1, key_mask)
-            x = x.diff(dim=-1) if differences else x[..., :-1]
+            places = max(L, LEAST_PLACES)
+            x = periodic(x, reach // 2, places + reach // 2 + 1, key_mask)
+            real = pad(real, (0, places - L))
         else:
-            x = x.diff(dim=-1) if differences else x
             ends = reach + differences  # how far behind its first sample a filter looks
-            if ends >= L:
-                zeros = x.new_zeros(B, 1, self.bias.shape[1])
-                return zeros, x.new_zeros(B, 1, 1)
+            places = max(L - ends, LEAST_PLACES)
             last = (real * torch.arange(L, device=x.device)).amax(dim=1, keepdim=True)
-            real = torch.arange(L - ends, device=x.device) <= last - ends
+            real = torch.arange(places, device=x.device) <= last - ends
+            x = pad(x, (0, places + reach + 1 - L))
+        x = x.diff(dim=-1) if differences else x[..., :-1]
         windows = x.unfold(-1, reach + 1, 1)[..., ::dilation]  # (B, C, N, 9)
         filters = self.filters[i].flatten(0, 1)
         share = real.to(x.dtype)
@@ -142,7 +146,7 @@ class WideReadout(nn.Module):
         key_mask = None if key_mask is None else key_mask[keep]
         weight = torch.ones(len(x)) if weights is None else weights[keep]
         weight = (weight / weight.mean()).double()
-        self._draw_biases(x, key_mask)
+        self._calibrate(x, key_mask)
         features = self.features(x, key_mask)
         mean = (weight @ features.double()) / weight.sum()
         spread = ((weight @ (features - mean).square().double()) / weight.sum()).sqrt()
@@ -156,16 +160,19 @@ class WideReadout(nn.Module):
         self.weight.copy_(sharpness * coefficients.T)
         self.offset.copy_(sharpness * offset)
 
-    def _draw_biases(self, x: Tensor, key_mask: Tensor | None) -> None:
-        """Take each filter's bias from its response to a random place of a random series."""
-        some = torch.randperm(len(x))[:BIAS_SERIES]
+    def _calibrate(self, x: Tensor, key_mask: Tensor | None) -> None:
+        """Scale the responses, and draw each bias from those to a random place of some series."""
+        some = torch.randperm(len(x))[:CALIBRATION_SERIES]
         x, key_mask = x[some], None if key_mask is None else key_mask[some]
         for i, bias in enumerate(self.bias):
             response, share = self.responses(x, key_mask, i)
+            deviation = (share @ response.square()).mean().sqrt()
+            scale = torch.where(deviation > 0, DEVIATION / deviation, 1.0)
+            self.filters[i] *= scale
             series = torch.randint(len(x), bias.shape)
             real = (share > 0).sum(dim=(1, 2))[series].clamp(min=1)
             place = (torch.rand(bias.shape) * real).long()
-            bias.copy_(response[series, place, torch.arange(len(bias))])
+            bias.copy_(scale * response[series, place, torch.arange(len(bias))])
 
 
 def ridge(
@@ -220,6 +227,6 @@ def _sharpness(
     return min(SHARPNESS, key=loss)
 
 
-def _root(x: Tensor) -> Tensor:
-    """Return the root of what is not negative, and zero, slope included, of the rest."""
-    return torch.where(x > 0, x, 1.0).sqrt() * (x > 0)
+def _root(share: Tensor) -> Tensor:
+    """Return the root of a share, made smooth at zero."""
+    return (share.clamp(min=0) + 1e-5).sqrt()
