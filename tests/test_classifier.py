@@ -442,8 +442,8 @@ def test_small_data_has_no_validation_by_default_large_has(
 ) -> None:
     assert "validation_loss" not in quick().fit(X, Y).history_[0]
     assert "validation_loss" in quick(patience=5).fit(X, Y).history_[0]
-    many = RNG.standard_normal((300, 4))
-    assert "validation_loss" in quick(max_epochs=1).fit(many, np.arange(300) % 3).history_[0]
+    many = RNG.standard_normal((1000, 4))
+    assert "validation_loss" in quick(max_epochs=1).fit(many, np.arange(1000) % 3).history_[0]
 
 
 # ------------------------------------------------------------------------------------- randomness

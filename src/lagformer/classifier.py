@@ -69,7 +69,7 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: peak of the one-cycle schedule; None: 2e-3 (1e-3 for "olympiad").
         validation_fraction: share of each class that is held out to choose the best epoch, by
             macro F1 (ties: the lower loss). Classes too small to share train only; 0, or classes
-            all too small, means no validation: the last epoch stays. None: 0.1 from 300 series on
+            all too small, means no validation: the last epoch stays. None: 0.1 from 1000 series on
             or with patience, else 0, for a choice by a handful of series is noise.
         patience: end after that many epochs without a better validation score; the last record of
             `history_` then says so. None: never.

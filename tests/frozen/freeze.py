@@ -32,8 +32,9 @@ PRESETS["tiny-convolutions"] = PRESETS["tiny"] | {
     "num_layers": 1,
     "stem_stride": 2,
 }
+PRESETS["tiny-wide"] = PRESETS["tiny-convolutions"] | {"wide_groups": 1}
 RECIPES["tiny"] = {}
-RECIPES["tiny-filters"] = RECIPES["tiny-convolutions"] = RECIPES["base"]
+RECIPES["tiny-filters"] = RECIPES["tiny-convolutions"] = RECIPES["tiny-wide"] = RECIPES["base"]
 
 
 def main() -> None:
@@ -48,6 +49,7 @@ def main() -> None:
         ("channels", "tiny", X, np.array(["idle", "näher", "Voll"])[targets], True),
         ("filters", "tiny-filters", X, targets, False),
         ("convolutions", "tiny-convolutions", X, targets, False),
+        ("wide", "tiny-wide", X, targets, False),
     ):
         if (home / name).exists():
             continue
