@@ -15,6 +15,7 @@ from torch import Tensor
 from lagformer.data.collection import Collection
 
 NOISY = 0.2  # part of the series that `coloured_noise` is added to
+WHITE = 0.5  # part of them whose noise is white
 
 
 def circular_shift(
@@ -64,8 +65,8 @@ def coloured_noise(
 ) -> Float[Tensor, "B C L"]:
     """Add noise of a random colour to a fifth of the series, as a worse recording would.
 
-    The noise fills a band with a Gaussian profile, its centre uniform below a quarter of the
-    Nyquist frequency, its width from 1 % to 26 % of it. Its standard deviation is uniform up to
+    Half of the time it is white; else it fills a band with a Gaussian profile, its centre uniform
+    below a quarter of the Nyquist frequency, its width from 1 % to 26 % of it. Its standard deviation is uniform up to
     ``level`` times the series' own, channel by channel, and the sum is scaled about the mean so
     that the series' deviation stays as it was.
 
@@ -88,6 +89,8 @@ def coloured_noise(
     centre = 0.25 * _uniform(len(x), generator, x.device)[:, :, None]
     width = 0.01 + 0.25 * _uniform(len(x), generator, x.device)[:, :, None]
     profile = torch.exp(-0.5 * ((frequency - centre) / width).square()).to(x.dtype)
+    is_white = _uniform(len(x), generator, x.device)[:, :, None] < WHITE
+    profile = torch.where(is_white, torch.ones_like(profile), profile)
     noise = torch.fft.irfft(spectrum * profile, n=x.shape[-1])
     noise = noise / noise.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-12)
     chance = _uniform(len(x), generator, x.device)[:, :, None]
