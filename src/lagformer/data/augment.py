@@ -66,9 +66,9 @@ def coloured_noise(
     """Add noise of a random colour to a fifth of the series, as a worse recording would.
 
     Half of the time it is white; else it fills a band with a Gaussian profile, its centre uniform
-    below a quarter of the Nyquist frequency, its width from 1 % to 26 % of it. Its standard deviation is uniform up to
-    ``level`` times the series' own, channel by channel, and the sum is scaled about the mean so
-    that the series' deviation stays as it was.
+    below a quarter of the Nyquist frequency, its width from 1 % to 26 % of it. Its standard
+    deviation is uniform up to ``level`` times the series' own, channel by channel, and the sum is
+    scaled about the mean so that the series' deviation stays as it was.
 
     Args:
         x: a batch of series.
