@@ -129,7 +129,7 @@ def test_the_stem_follows_the_phase_of_the_series(locked: bool) -> None:
     assert (config["mixup"] > 0) is locked
 
 
-@pytest.mark.parametrize("preset", ["olympiad", "base"])
+@pytest.mark.parametrize("preset", ["olympiad", "base", "fast"])
 @pytest.mark.parametrize("locked", [True, False])
 def test_series_with_a_phase_are_not_rotated_unless_told(preset: str, locked: bool) -> None:
     assert LagformerClassifier(preset)._recipe(30, locked).shift is not locked

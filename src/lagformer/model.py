@@ -35,8 +35,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.1,
         "feature_map": "elu+1",
     },
-    # Ours, for any data set: about 25 tokens of convolutions (docs/research.md).
+    # Ours, for any data set (docs/research.md).
     "base": {
+        "tokens": 25,
+        "places": 125,
         "stem": "convolutions",
         "num_kernels": 64,
         "num_layers": 2,
@@ -49,6 +51,20 @@ PRESETS: dict[str, dict[str, Any]] = {
         "wide_groups": 32,
         "wide_share": 0.5,
     },
+    # A small transformer alone, to follow many signals at once (docs/research.md).
+    "fast": {
+        "tokens": 12,
+        "places": 62,
+        "stem": "convolutions",
+        "num_kernels": 32,
+        "num_layers": 1,
+        "embed_dim": 32,
+        "num_heads": 2,
+        "head_dim": 16,
+        "num_blocks": 1,
+        "mlp_dim": 64,
+        "dropout": 0.2,
+    },
 }
 
 # What a preset changes where it matters at what time something happens (docs/research.md).
@@ -59,12 +75,11 @@ PHASE_LOCKED: dict[str, dict[str, Any]] = {
         "num_layers": 0,
         "wide_share": 0.8,
         "wide_circular": False,
-    }
+    },
+    "fast": {"stem": "kernels", "num_kernels": 16, "num_layers": 0},
 }
 
 STEMS = ("patch", "kernels", "convolutions")
-TOKENS = 25  # patches of a series, about
-STEM_PLACES = 125  # places of a series that the filters of a stem look at, about
 
 
 @dataclass(frozen=True)
@@ -147,13 +162,13 @@ class LagformerConfig:
         """Return the preset `name` fitted to a data set. ValueError for an unknown name.
 
         With `phase_locked`, series start at moments that mean something, as outlines and gestures
-        do, unlike windows of a running signal: `base` then takes another stem.
+        do, unlike windows of a running signal: `base` and `fast` then take another stem.
         """
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(PRESETS)}")
         sizes = PRESETS[name] | (PHASE_LOCKED.get(name, {}) if phase_locked else {})
-        if "patch_length" not in sizes:
-            sizes = _derived(series_length) | sizes
+        if "tokens" in sizes:
+            sizes |= _derived(series_length, sizes.pop("tokens"), sizes.pop("places"))
         return cls(series_length, in_channels, num_classes, **sizes)
 
     @property
@@ -187,14 +202,14 @@ class LagformerConfig:
         return cls(**values)
 
 
-def _derived(series_length: int) -> dict[str, int]:
-    """Return the sizes that a preset without a patch length takes from the length of the series.
+def _derived(series_length: int, tokens: int, places: int) -> dict[str, int]:
+    """Return the sizes that follow from the length of the series.
 
-    About 25 patches, each seen at about 5 places by the filters; the reach of dilated ones grows up
-    to half of the series.
+    About `tokens` patches and `places` that the filters look at; the reach of dilated filters grows
+    up to half of the series.
     """
-    stride = max(round(series_length / STEM_PLACES), 1)
-    patch_length = stride * max(round(series_length / (TOKENS * stride)), 1)
+    stride = max(round(series_length / places), 1)
+    patch_length = stride * max(round(series_length / (tokens * stride)), 1)
     num_dilations = min(max(int(log2(series_length / (KERNEL - 1))), 1), 8)
     return {"patch_length": patch_length, "stem_stride": stride, "num_dilations": num_dilations}
 

@@ -23,7 +23,7 @@ def train(
     out: Annotated[Path, typer.Option(metavar="MODEL", help="Folder to save the model as.")],
     label: Label = None,
     missing: Missing = "mask",
-    preset: Annotated[str, typer.Option(help="base or olympiad.")] = "base",
+    preset: Annotated[str, typer.Option(help="base, fast or olympiad.")] = "base",
     epochs: Annotated[
         int | None, typer.Option(help="Passes over the data.", show_default="by its size")
     ] = None,
