@@ -92,7 +92,8 @@ def aligned(name: str, fold: int) -> list[dict[str, object]]:
     model = LagformerClassifier(random_state=fold, device="cpu").fit(train.subset(fit_on))
     transformer, wide = halves(model.model_, *model._tensors(train.subset(held_out)))
     known = np.searchsorted(classes, model.classes_)
-    row: dict[str, object] = {"data": name, "fold": fold, "readout_noise": 0.0, "view": "plain"}
+    level = model.config_["coloured_noise"]
+    row: dict[str, object] = {"data": name, "fold": fold, "readout_noise": level, "view": "plain"}
     for share in SHARES:
         answer = known[((1 - share) * transformer + share * wide).argmax(1).numpy()]
         row[f"share_{share}"] = round(float(accuracy_score(y[held_out], answer)), 4)

@@ -137,6 +137,15 @@ def test_series_with_a_phase_are_not_rotated_unless_told(preset: str, locked: bo
     assert LagformerClassifier(preset, shift=False)._recipe(30, locked).shift is False
 
 
+@pytest.mark.parametrize(("n", "share"), [(30, 0.8), (1000, 0.5)])
+def test_of_few_series_the_readout_decides(n: int, share: float) -> None:
+    y = np.arange(n) % 2
+    phase = 6.3 * RNG.random((n, 1))
+    X = np.sin((0.3 + 0.2 * y[:, None]) * np.arange(16) + phase)
+    model = LagformerClassifier(max_epochs=1, validation_fraction=0.0, random_state=0).fit(X, y)
+    assert model.config_["wide_share"] == share
+
+
 def test_noise_goes_with_rotation() -> None:
     assert LagformerClassifier()._recipe(30, locked=True).coloured_noise == 0
     assert LagformerClassifier()._recipe(30, locked=False).coloured_noise > 0

@@ -45,6 +45,7 @@ from lagformer.training.loop import Examples, fit, new_model, predict_logits
 from lagformer.training.progress import progress_line
 from lagformer.training.recipe import Recipe
 
+_FEW, _SHARE_OF_FEW = 1000, 0.8  # from so many series on the preset's share of the readout holds
 _STEPS, _LOCKED_STEPS = 850, 3000  # optimiser steps that `max_epochs=None` aims at
 _PREDICT_TOKENS = 6400  # a batch of prediction: what the caches hold
 
@@ -347,6 +348,8 @@ class LagformerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if config.max_lag is None:
             config = replace(config, max_lag=config.num_tokens - 1)
+        if config.wide_groups and len(train) < _FEW:  # a transformer has little to learn from
+            config = replace(config, wide_share=_SHARE_OF_FEW)
         recipe = self._recipe(len(train), locked)
         self.scaling_ = None if self.normalize else Scaling.of(values, mask, per_series=False)
         by_class = class_weights(self.class_weight, classes, train)

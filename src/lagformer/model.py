@@ -73,7 +73,6 @@ PHASE_LOCKED: dict[str, dict[str, Any]] = {
         "stem": "kernels",
         "num_kernels": 32,
         "num_layers": 0,
-        "wide_share": 0.8,
         "wide_circular": False,
     },
     "fast": {"stem": "kernels", "num_kernels": 16, "num_layers": 0},
