@@ -117,6 +117,14 @@ def test_a_batch_of_any_size_is_its_rows() -> None:
         )
 
 
+@pytest.mark.parametrize("circular", [True, False])
+def test_no_series_and_series_without_a_sample(circular: bool) -> None:
+    made, nothing = readout(circular=circular), torch.zeros(2, 40, dtype=torch.bool)
+    assert made(torch.zeros(0, 1, 40, dtype=torch.float64), None).shape == (0, 3)
+    assert made(torch.zeros(0, 1, 40, dtype=torch.float64), nothing[:0]).shape == (0, 3)
+    assert made(torch.ones(2, 1, 40, dtype=torch.float64), nothing).isfinite().all()
+
+
 def test_circular_features_do_not_know_when() -> None:
     made, x = readout(), toy()[0]
     torch.testing.assert_close(

@@ -79,9 +79,9 @@ class WideReadout(nn.Module):
             x = x.masked_fill(~key_mask[:, None], 0.0)
         if torch.compiler.is_compiling():
             return self._described(x, key_mask)
-        masks = [None] * len(x) if key_mask is None else key_mask.split(CHUNK)
-        parts = zip(x.split(CHUNK), masks, strict=False)
-        return torch.cat([self._described(part, mask) for part, mask in parts])
+        parts = x.split(CHUNK)
+        masks = [None] * len(parts) if key_mask is None else key_mask.split(CHUNK)
+        return torch.cat([self._described(*both) for both in zip(parts, masks, strict=True)])
 
     def _described(self, x: Tensor, key_mask: Tensor | None) -> Float[Tensor, "B F"]:
         found = []
